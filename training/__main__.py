@@ -140,7 +140,7 @@ def _join(worker: Worker, options: argparse.Namespace) -> bool:
     """Start the process group: NCCL if no two workers share a GPU and all have one, else gloo.
 
     Return whether some have GPUs. Workers exchange beforehand which GPU they have, since NCCL refuses two on one.
-    Raises InputError for such two, unless `--devices` has them share it.
+    Raises InputError for two workers on one GPU, unless `--devices` asks for it.
     """
     from scalestudy.training.device import gpu_of
     from scalestudy.training.distributed import gather_by_store, start_process_group, store_of_environment

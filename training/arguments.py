@@ -166,7 +166,7 @@ def has_to_become_many(devices: Sequence[str] | None) -> bool:
 
 
 def become_many(workers: int, arguments: Sequence[str]) -> int:
-    """Run the same command in this many processes, as torchrun does on one machine. Returns the exit status."""
+    """Run the same command in this many processes, as torchrun does on one machine. Return the exit status."""
     import logging
     import uuid
 

@@ -1,4 +1,4 @@
-"""Which machine a worker is on, which GPU it has, and which backend sums the gradients of some workers.
+"""Which machine a worker is on, which GPU it has, and which backend sums the workers' gradients.
 
 The driver asks too, so this file loads no torch.
 """

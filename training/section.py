@@ -1,4 +1,4 @@
-"""The base of every configuration: which values a section takes, and how it says what is wrong.
+"""The base of every configuration: which values a section takes, and how it reports what is wrong.
 
 A section is a frozen pydantic model. Nothing is coerced: "2" is not 2, 1 is not true, 2.0 is no whole number and NaN is
 no number. Two forms of plain data are read: a list where a tuple is meant, and a whole number where a float is meant.
@@ -128,7 +128,7 @@ class ConfigError(InputError):
 
 
 EXPLAINED, RELATION = "explained", "relation"
-"""Types of errors with words of ours: of a value by itself, and of values that don't go together."""
+"""Types of errors that carry our words: for a single value, and for values that don't go together."""
 
 
 def wrong(message: str, remedy: str) -> PydanticCustomError:
@@ -160,7 +160,7 @@ def read(
     """Return the section that plain data describe, and every problem with them.
 
     Faulty values are left out and the rest is read again, so that the values of other sections are compared too. What
-    may come from the gap is not told. The section is None if nothing valid is left.
+    may come from the gap is not reported. The section is None if nothing valid is left.
 
     Args:
         section: its class.
@@ -363,7 +363,7 @@ Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Text = Annotated[str, AfterValidator(_not_blank)]
 Arguments = Annotated[dict[str, Any], BeforeValidator(_named)]
-"""Keyword arguments of something that the user names. Their values are the user's own."""
+"""Keyword arguments of something that the user names. Only the user knows which values they take."""
 
 
 class _Exact:

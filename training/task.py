@@ -1,7 +1,7 @@
 """What a model is trained for: forward, loss and metrics of a batch, and a worker's share of them.
 
-A task is a class of the user's, `workload.task: package.module:Class`, with the methods of `Task`. Without one a study
-has `ExamplesTask`: inputs, targets, one loss an example.
+A task is a user's class, `workload.task: package.module:Class`, with the methods of `Task`. Without one a study has
+`ExamplesTask`: inputs, targets, one loss an example.
 
 Shapes: N examples in a batch, K outputs.
 """
@@ -29,10 +29,13 @@ class Task(Protocol):
     """What a study asks of a task. Every worker makes one for each trial, without arguments."""
 
     def forward(self, model: nn.Module, batch: Tree) -> Tree:
-        """Return the outputs, for the other methods. Runs in the trial's precision; they get its tensors in float32."""
+        """Return the outputs, for the other methods.
+
+        It runs in the trial's precision; they get its tensors in float32.
+        """
 
     def loss(self, outputs: Tree, batch: Tree) -> tuple[torch.Tensor, Number]:
-        """Return (sum, weight): a sum of losses, and its divisor for a mean, such as examples or unmasked tokens.
+        """Return (sum, weight): a sum of losses, and what divides it into a mean, such as examples or unmasked tokens.
 
         Both are sums over the batch's parts, a scalar each. The study sums both over micro-batches and workers, then
         divides, so an update does not depend on how a batch is split. A part may have the weight 0, a whole batch not.
@@ -148,7 +151,7 @@ class ShardLoss(nn.Module):
         runs_empty: bool = False,
         fills_unused: bool = False,
     ) -> None:
-        """fills_unused: give parameters that took no part in a batch's loss a gradient of zeros."""
+        """Wrap the model. fills_unused: give parameters that took no part in a batch's loss a gradient of zeros."""
         super().__init__()
         self.model = model
         self.task = task
@@ -156,7 +159,7 @@ class ShardLoss(nn.Module):
         self.channels_last = channels_last
         self.runs_empty = runs_empty
         self.fills_unused = fills_unused
-        self.is_compiled = False  # whether the model is: each number of examples then has code of its own
+        self.is_compiled = False  # whether the model is: each number of examples then has separate code
         self.weight: nn.Parameter | None = None  # gradient (2,): the loss's weight; whether some weight is not finite
         trained = self.trained_parameters()
         if not getattr(task, "counts_examples", False) and trained:

@@ -1,4 +1,4 @@
-"""The one atomic write: a file appears, or is replaced, whole."""
+"""The one atomic write: a file appears whole, or is replaced whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-ASIDE_CHARACTERS = 32  # of what tells apart the temporary files of several writers of one name
+ASIDE_CHARACTERS = 32  # that distinguish the temporary files of several writers of one name
 
 
 @contextmanager

@@ -142,7 +142,7 @@ class Estimate:
     timing_runs: Sequence[TrialPlan]  # that follow, one at a time, each named by the trial whose steps it times
     epochs: int  # of all trials; evaluations, where a period is no epoch; the most, if trials may stop early
     worker_epochs: int  # each trial's epochs times its workers, summed
-    spans: Sequence[Span] | None  # of `trials`, then of `timing_runs`; None: nothing like one of them was timed
+    spans: Sequence[Span] | None  # of `trials`, then of `timing_runs`; None: no comparable trial was timed
     timed: int  # trials whose num_gpus and batch_size were timed
     rests_on: Sequence[str]  # the sources of the timings that count
 

@@ -15,11 +15,11 @@ from scalestudy.experiments.spec.sweep_section import ITEMS
 from scalestudy.training.config import Train, Workload
 
 PLAN_VERSION = 2
-"""Of the files of a study's folder: plan.json, journal, trials.jsonl. scalestudy 0.1 and 0.2 wrote version 1."""
+"""Version of a study's files: plan.json, journal, trials.jsonl. scalestudy 0.1 and 0.2 wrote version 1."""
 SHORT_NAMES: Mapping[str, str] = {"num_gpus": "workers", "batch_size": "batch", "learning_rate": "lr"}
 """Short names of parameters in run names and tables."""
 ID_FORMAT = 2
-"""Of the parameters that a trial's id hashes, and of how they are written."""
+"""Version of the parameters that a trial's id hashes, and of how they are written."""
 NO_STEP_TIME = frozenset({"learning_rate", "seed", *(f"train.{key}" for key in NO_STEP)})
 """Swept parameters that can't change the time of a step."""
 

@@ -27,7 +27,7 @@ TIMED_SECONDS = 2.0
 LEAST_WARM_UP = 5
 """Least steps of its warm-up, even if the spec's trials have fewer: such a run has no other warm-up."""
 TIMED = ("finished", "at_target", "stopped")
-"""Statuses of trials whose epochs were all timed to their end."""
+"""Statuses of trials whose epochs were all timed."""
 DISTURBED = "shared_node"
 
 Record = Mapping[str, Any]

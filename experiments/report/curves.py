@@ -1,4 +1,4 @@
-"""The lines that the page draws of a cell: its metric over epochs and over seconds, medians over seeds."""
+"""The curves that the page draws for a cell: medians over seeds of its metric, over epochs and over seconds."""
 
 import statistics
 from collections.abc import Mapping, Sequence

@@ -24,9 +24,9 @@ HATCHES = ("", "", "///", "")
 INK, RULE, MUTED, PAPER = "#16181c", "#d9dce1", "#8d939c", "#fdfdfc"
 _CSS: Mapping[str, str] = {INK: "currentColor", RULE: "var(--rule)", MUTED: "var(--muted)", PAPER: "var(--paper)"}
 WIDTH_INCHES, HEIGHT_INCHES = 5.0, 3.2
-"""One panel. Its text is still readable on a telephone."""
+"""The size of one panel. Its text is readable on a telephone."""
 LEGEND_CHARACTERS = 68
-"""Characters of labels and handles for which one row of a legend has room."""
+"""Characters of labels and handles that one row of a legend holds."""
 MOST_TICKS = 13
 LEAST_RATIO = 4.0
 TICK_STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7), tuple(step / 10 for step in range(10, 100, 2)))

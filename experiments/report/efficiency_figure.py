@@ -41,7 +41,7 @@ from scalestudy.experiments.report.drawing import (
 from scalestudy.experiments.report.flags import flag_mark, flag_words, used_all_the_same
 
 ENOUGH_SIZES = 3
-"""Any law fits fewer numbers of workers."""
+"""Fewest numbers of workers for a law: any law fits fewer."""
 MOST_POINTS = 60
 MOST_LINES = len(PALETTE)
 LOG_FROM_WORKERS = 16

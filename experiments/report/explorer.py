@@ -26,7 +26,7 @@ from scalestudy.experiments.study.mlflow_filters import cell_filter
 
 MOST_TARGETS = 25
 CELL_TARGETS = 5_000
-"""Cells times targets for which there is time: 25 targets up to 200 cells."""
+"""Most cells times targets that can be computed in time: 25 targets for 200 cells."""
 MOST_CURVES = 400
 MOST_CURVE_POINTS = 40_000
 LOG_FROM = 30.0

@@ -1,4 +1,4 @@
-"""What the report says of timings that carry a flag."""
+"""The report's words on timings that carry a flag."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

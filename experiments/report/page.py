@@ -1,4 +1,4 @@
-"""The report's page: what the template gets from a summary.
+"""The report's page: the values that the template takes from a summary.
 
 Names, messages and every other text of a study are untrusted, so the template escapes them. Only the SVG of figures,
 which is made from escaped text, goes in unchanged.
@@ -45,7 +45,7 @@ LONGEST_TABLE = 1_400_000
 MOST_RANGES = 400
 """Rows of the table of ranges over seeds."""
 TAGS = 9
-"""Characters that a table's cell takes beside its text."""
+"""Characters of a table cell's markup."""
 LONGEST_VERDICT = 600
 SCRIPTS = ("tables.js", "figure.js", "explore.js", "pictures.js")
 EXPLORED = (
@@ -258,7 +258,7 @@ def choices(summary: Summary) -> tuple[list[dict[str, Any]], list[str]]:
         ]
     shared = shared_caveats([card["caveats"] for card in cards])
     cards = [{**card, "caveats": [each for each in card["caveats"] if each not in shared]} for card in cards]
-    reasons: dict[str, list[str]] = {}  # each said once
+    reasons: dict[str, list[str]] = {}  # each is said once
     for role in ROLES:
         if not present(recommendation[role]):
             reasons.setdefault(recommendation[role]["why"], []).append(role)

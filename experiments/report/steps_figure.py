@@ -35,7 +35,7 @@ from scalestudy.experiments.report.efficiency_figure import ENOUGH_SIZES
 Point = Mapping[str, Any]
 REGIMES = {"perfect scaling": "o", "diminishing returns": "s", "flat": "^", None: "D"}
 NEAR = 4.0
-"""The axis has room for a batch beyond the measured ones by less than this factor."""
+"""The axis shows a batch beyond the measured ones only within this factor."""
 
 
 def steps_figure(summary: Summary) -> Drawn:

@@ -1,4 +1,4 @@
-"""The laws in numbers, the predictions, and what factorising came to, as tables of text."""
+"""The laws in numbers, the predictions, and the savings of factorising, as tables of text."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

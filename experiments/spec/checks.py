@@ -114,7 +114,7 @@ def _too_many_trials(spec: StudySpec) -> Iterator[Finding]:
         trained = points / max(len(spec.sweep.values_of("num_gpus")), 1)
         chosen = trained + min(search.held_out, points - trained)
     count = chosen * len(spec.sweep.seed or (None,))
-    if not MAX_TRIALS < count < math.inf:  # `_search_does_not_fit` tells of an infinite grid
+    if not MAX_TRIALS < count < math.inf:  # `_search_does_not_fit` reports an infinite grid
         return
     if search.method in ("grid", "factorised"):
         grid = "the grid" if search.method == "grid" else "the factorised grid"
@@ -240,7 +240,7 @@ def _can_not_be_factorised(spec: StudySpec) -> Iterator[Finding]:
     if in_points:
         message = f"contain {in_points[0]}, which a factorised study combines with every point"
         yield "sweep.points", points, message, f"list it under sweep.{in_points[0]} instead, or set search.method: grid"
-    elif "num_gpus" not in spec.sweep.ranges():  # `_search_does_not_fit` tells of a range
+    elif "num_gpus" not in spec.sweep.ranges():  # `_search_does_not_fit` reports a range
         if len(sizes) < 2:
             message = "has nothing to factorise: the sweep has one num_gpus"
             yield "search.method", "factorised", message, "list more under sweep.num_gpus, or set search.method: grid"

@@ -62,7 +62,7 @@ class Space:
     def sample(self, count: int, seed: int) -> list[Cell]:
         """Draw this many different points, or all if there are fewer. A larger count begins with the same points.
 
-        Uses only `random.random`, the one generator that Python keeps the same over its versions.
+        Only `random.random` is used, the one generator that Python keeps the same over its versions.
         """
         generator = random.Random(seed)
         by_key: dict[str, Cell] = {}

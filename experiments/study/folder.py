@@ -13,7 +13,7 @@ from scalestudy.experiments.spec.addresses import child
 from scalestudy.training.whole_file import write_whole
 
 PLAN_MARKS = ("study_id", "spec_sha256")
-"""Keys of plan.json that are not the plan's own."""
+"""Keys of plan.json that do not belong to the plan."""
 MODEL_FILE = "model.pt"
 
 
@@ -44,7 +44,7 @@ class StudyFolder:
 
     path: Path
     mirror: Mirror | None = None
-    """Where the study is kept, if not here. Everything goes there first, so this copy never says more than it."""
+    """Where the study is kept, if not here. Everything is written there first, so this copy never holds more."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path))
@@ -126,7 +126,7 @@ class StudyFolder:
 
     @property
     def log_file(self) -> Path:
-        """What the driver did and met: lines of JSON, with the ids of study and trial."""
+        """What the driver did, and what happened to it: lines of JSON, with the ids of study and trial."""
         return self.path / "log.jsonl"
 
     @property
@@ -161,7 +161,7 @@ class StudyFolder:
         return child(self.mirror.address, *file.relative_to(self.path).parts) if self.mirror else str(file)
 
     def share(self, *files: Path) -> None:
-        """Copy files that others wrote to where the study is kept. Skips files that do not exist."""
+        """Copy files that others wrote to where the study is kept. Skip files that do not exist."""
         for file in files:
             if self.mirror and file.is_file():
                 self.mirror.write(self._name(file), file.read_bytes())
@@ -255,7 +255,7 @@ class StudyFolder:
     def read_trials(self) -> list[dict[str, Any]]:
         """Read the ended trials in the order of their ends. The first record of a trial_id wins.
 
-        Ignores a last line that a crash has torn. Raises ValueError for a broken line elsewhere.
+        Ignore a last line that a crash has torn. Raises ValueError for a broken line elsewhere.
         """
         if not self.trials_file.exists():
             return []

@@ -86,7 +86,7 @@ class CifarSource:
         return np.concatenate(images), np.concatenate(labels), *batches[-1]
 
     def fetch(self, root: Path, folder: Path | None) -> list[Path]:
-        """Unpack, copy or download the missing files, verified. Returns the new ones. Raises DataError."""
+        """Unpack, copy or download the missing files, verified. Return the new ones. Raises DataError."""
         missing = [file for file in (*FILES, NAMES_FILE) if not self._path(root, file).is_file()]
         if not missing or missing == [NAMES_FILE]:
             return []

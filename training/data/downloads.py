@@ -42,10 +42,13 @@ class FileSource(Protocol):
         """The checksum of each file, by its name."""
 
     def require(self, root: Path) -> None:
-        """Raise DataError, with the command that helps, unless the files are there. Reads none."""
+        """Raise DataError, with the command that helps, unless the files are there. Read none."""
 
     def fetch(self, root: Path, folder: Path | None) -> list[Path]:
-        """Put the missing files there, verified, from a folder or the internet (None). Returns them. DataError."""
+        """Put the missing files there, verified, from a folder or the internet (None); return them.
+
+        May raise DataError.
+        """
 
 
 def remedy(name: str) -> str:

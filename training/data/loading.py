@@ -80,7 +80,7 @@ class TrainingData:
         return vars(self.train.place) if isinstance(self.train, StreamReader) else None
 
     def go_on(self, places: Sequence[Mapping[str, Any] | None]) -> None:
-        """Let a stream go on where a checkpoint's ranks were. `places`: theirs, by rank.
+        """Let a stream continue where a checkpoint's ranks were. `places`: theirs, by rank.
 
         Raises InputError if the data set shards itself, and the checkpoint is of another world size.
         """
@@ -149,7 +149,7 @@ class TrainingData:
 
     @property
     def _gathers(self) -> ResidentReader | None:
-        """What a draw is gathered from; None: a draw is the batch. An augmentation goes by more than the places."""
+        """What a draw is gathered from; None: a draw is the batch. An augmentation needs more than the places."""
         return self.train if isinstance(self.train, ResidentReader) and self.augmentation is None else None
 
     def _prepared(self, batch: Tree, examples: torch.Tensor, key: int) -> Tree:

@@ -118,7 +118,7 @@ class IdxSource:
             )
 
     def fetch(self, root: Path, folder: Path | None) -> list[Path]:
-        """Copy or download the missing files, verified. Returns the new ones. Raises DataError."""
+        """Copy or download the missing files, verified. Return the new ones. Raises DataError."""
         new = []
         for file in [file for file in FILES if self._find(root, file) is None]:
             origins = [str(self._find_in(folder, file))] if folder else [f"{url}{file}.gz" for url in self.mirrors]

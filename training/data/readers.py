@@ -1,7 +1,7 @@
 """Batches on their way to the device.
 
 They come from tensors that live there, from tensors in the host's memory, or from a user's map-style data set. These
-three ways give the same batches to the bit. An iterable data set sets its order, and has no length.
+three ways give bit-identical batches. An iterable data set sets its order, and has no length.
 
 Shapes: n examples, N of them in a batch, C channels.
 """
@@ -206,8 +206,11 @@ class DatasetReader(_UserReader):
         collate: Collate | None = None,
         loader: LoaderConfig | None = None,
     ) -> None:
-        """`name`: train or test; `num_classes`: None: examples of any form. Raises DataError for other examples than
-        pairs of tensors if it is given, and for batches whose tensors have not a row an example."""
+        """Read a set, `name`: train or test. `num_classes`: None: examples of any form.
+
+        If it is given, examples other than pairs of tensors raise DataError. So do batches without a row an example in
+        each tensor.
+        """
         super().__init__(name, num_classes, worker, seed, collate, loader)
         self._dataset = dataset
         self._seconds_an_example, examples = _probe(KeyedExamples(dataset, seed, epoch=0), len(self))
@@ -248,8 +251,10 @@ class StreamReader(_UserReader):
         *,
         endless: bool,
     ) -> None:
-        """`endless`: pass after pass, for training. Raises DataError as DatasetReader does, and for a set, or this
-        rank's part of a training set, without examples."""
+        """Read a stream. `endless`: pass after pass, for training.
+
+        Raises DataError as DatasetReader does, and for a set, or this rank's part of a training set, without examples.
+        """
         super().__init__(name, num_classes, worker, seed, collate, loader)
         self._endless = endless
         stream = Stream(passes, seed, endless=False)
@@ -267,10 +272,10 @@ class StreamReader(_UserReader):
             if endless:
                 self._passes.first(1, seed)
         self.place = Place()
-        """Behind the last batch of training that was taken, or where a checkpoint was: where `shards` goes on."""
+        """Where `shards` continues: behind the last training batch taken, or at the checkpoint's place."""
 
     def go_on(self, places: Sequence[Place]) -> None:
-        """Go on where a checkpoint's ranks were, by rank. One stream for all ranks goes on at the farthest place.
+        """Continue where a checkpoint's ranks were, by rank. One stream for all ranks continues at the farthest place.
 
         Raises InputError if the ranks had separate parts, and were another number.
         """
@@ -353,7 +358,7 @@ class KeyedExamples(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Return the examples of a batch. DataLoader's fetcher calls this method.
 
-        Leaves the inference mode of an evaluation, since a data set may keep tensors for a later training step.
+        Leave the inference mode of an evaluation, since a data set may keep tensors for a later training step.
         """
         examples = []
         with torch.inference_mode(mode=False), generators_kept():

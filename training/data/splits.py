@@ -64,7 +64,7 @@ class Splits:
     ) -> DatasetSplits:
         """Take torch's map-style or iterable data sets in place of tensors.
 
-        With `num_classes` examples are (input (C, …) float, target), and `in_channels` is by default the one of the
+        With `num_classes` examples are (input (C, …) float, target), and `in_channels` is by default taken from the
         first training example. Without it they have any form, for a task, and the model's callable is called with
         `for_model`. `collate`: makes a batch of a list of examples; None: PyTorch's `default_collate`. Raises DataError
         for another form of data sets or examples.

@@ -1,8 +1,8 @@
-"""A user's iterable data set as a stream of examples: pass after pass, from any place on.
+"""A user's iterable data set as a stream of examples: pass after pass, from any place.
 
 What a pass yields must be a function of the data set, of the pass (`set_epoch`) and of the process's random numbers
 (random, numpy.random, torch), which are seeded for each pass. Then every rank and every loader process sees the same
-stream, and a stream can be taken up at any place.
+stream, and a stream can resume at any place.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _END = object()
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A place in a stream. Its fields are plain data, for checkpoints."""
+    """A place in a stream, before example number `example`. Its fields are plain data, for checkpoints."""
 
     example: int = 0  # of all passes, from 0
     epoch: int = 0  # the pass in progress, from 0
     offset: int = 0  # examples of that pass that lie behind
-    state: Any = None  # of a data set that tells its own
+    state: Any = None  # of a data set that has a state
     generators: Any = None  # with such a state: the random generators' state there; None: a place without it
 
 
@@ -44,7 +44,7 @@ class Passes:
     """A user's iterable data set, or a rank's part of one. All its streams begin the same way."""
 
     def __init__(self, dataset: Any, what: str) -> None:
-        """`dataset`: no pass of it is begun; `what`: names it in messages."""
+        """Take a data set of which no pass is begun; `what` names it in messages."""
         self.dataset, self.what = dataset, what
         self.has_state = callable(getattr(dataset, "state_dict", None)) and hasattr(dataset, "load_state_dict")
         self._before = copy.deepcopy(dataset.state_dict()) if self.has_state else None
@@ -86,7 +86,7 @@ class Stream:
     """The examples of a data set from a place on. Reading leaves the process's generators as they were."""
 
     def __init__(self, passes: Passes, seed: int, place: Place | None = None, *, endless: bool) -> None:
-        """`endless`: pass after pass, as for training; otherwise the first pass alone, as for an evaluation."""
+        """Begin a stream. `endless`: pass after pass, for training; else the first pass alone, for an evaluation."""
         place = place or Place()
         self.example = place.example
         self._passes, self._seed, self._from, self._endless = passes, seed, place, endless

@@ -63,7 +63,7 @@ class LocalSGDSync(GradientSync):
         self._averages_now = plan.is_last or self._steps >= self.options.local_steps
 
     def divide_by_weight(self) -> None:
-        """Divide by this worker's own weight; where that is 0, the gradients are zeros and stay so."""
+        """Divide by this worker's weight; where that is 0, the gradients are zeros and stay so."""
         if self.weight is not None and self.weight.grad is not None:
             weight, not_finite = self.weight.grad
             self._seen = self._seen + weight.detach().double() * self._shard

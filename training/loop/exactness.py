@@ -48,7 +48,7 @@ def why_inexact(config: TrainConfig) -> InputError | None:
                 "set train.accumulation: 1",
             )
         for module in norms.values():
-            module.eval()  # synchronised, it depends on the global batch alone; we look at the other layers
+            module.eval()  # synchronised, it depends on the global batch alone; we test the other layers
 
         task = make_task(config.task, config.loss, config.metric, splits.num_classes)
         batch = splits.test_examples(EXAMPLES)

@@ -25,7 +25,7 @@ from scalestudy.training.models import seeded_model
 from scalestudy.training.registry import OPTIMIZERS
 from scalestudy.training.trees import Tree, mapped, part, tensors
 
-ADAM_STEP_BYTES = 4  # Adam counts each parameter's steps in a float32 of its own
+ADAM_STEP_BYTES = 4  # Adam counts each parameter's steps in a separate float32
 RESOLUTION = 64  # the answer is exact to 1/64 of it
 LARGEST = 2**20  # examples; where a search ends
 Example = Tree  # a batch of one
@@ -171,11 +171,11 @@ def find_max_batch(
 ) -> MaxBatch:
     """Find the largest batch on one worker by whole steps of the config's training: forward, backward, update.
 
-    Each batch is tried in a fresh process, which no earlier try has left memory in. On CUDA the device's memory is the
-    limit. On a CPU give `limit_bytes`: the process gets so much for its data (RLIMIT_DATA: Linux refuses more), with
-    interpreter, libraries' data and data set. Several workers need the parameters' size once more, for the gradients'
-    buckets. One worker's steps that measure the noise scale keep as much, with half the activations. Raises ValueError
-    for a missing or too small limit.
+    Each batch is tried in a fresh process, so that no earlier try has left memory in use. On CUDA the device's memory
+    is the limit. On a CPU give `limit_bytes`: the process gets so much for its data (RLIMIT_DATA: Linux refuses more),
+    with interpreter, libraries' data and data set. Several workers need the parameters' size once more, for the
+    gradients' buckets. One worker's steps that measure the noise scale keep as much, with half the activations. Raises
+    ValueError for a missing or too small limit.
     """
     if worker.device.type == "cuda":
         limit_bytes = None
@@ -214,7 +214,7 @@ def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:
 
 
 def _try_in_fresh_process(config: TrainConfig, worker: Worker, limit_bytes: int | None, batch: int) -> tuple[int, Try]:
-    """Try one batch in a process that has done nothing else. Returns the limit that held there too."""
+    """Try one batch in a process that has done nothing else. Return the limit that held there too."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["__main__", __name__])  # one import of PyTorch, by the server that forks
     ours, theirs = context.Pipe(duplex=False)

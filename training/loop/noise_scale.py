@@ -91,16 +91,15 @@ def first_half(micro_batches: Sequence[int]) -> int:
 class NoiseScale(Hook):
     """|G|² and tr Σ, averaged over sampled steps, for each period's record.
 
-    With several workers the strategy measures each worker's gradient before it is summed. Alone, a sampled step is
-    made in two halves. Only whole batches are sampled, so all sampled steps have the same parts. Sums stay on the
-    device and need no collective until the period ends. Halves change a training only by rounding, and by the random
-    numbers of dropout, which fall differently. Put this hook behind the one that restores a checkpoint. A period that
-    resumes in its middle is measured from there on.
+    With several workers the strategy measures each worker's gradient before it is summed. Alone, a sampled step is made
+    in two halves. Only whole batches are sampled, so all sampled steps have the same parts. Sums stay on the device and
+    need no collective until the period ends. Halves change a training only by rounding, and by the random numbers of
+    dropout. Put this hook behind the one that restores a checkpoint. A period that resumes in its middle is measured
+    from there on.
     """
 
     def __init__(self, interval: int = SAMPLING_INTERVAL) -> None:
-        """`interval`: steps from one measured step to the next; each epoch has at least one, a shorter period
-        maybe none."""
+        """Measure every `interval` steps. Each epoch has at least one measured step, a shorter period maybe none."""
         if interval < 1:
             raise InputError(f"interval: {interval} is not valid", "choose a whole number, at least 1")
         self.interval = interval
@@ -207,7 +206,7 @@ class NoiseScale(Hook):
 
 
 class AdaScale(NoiseScale):
-    """The noise of every whole batch, from which the learning rate has the step's gain.
+    """The noise of every whole batch, from which the learning rate takes the step's gain.
 
     An epoch's last, smaller batch takes the gain of the batch before it.
     """

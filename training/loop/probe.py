@@ -33,7 +33,7 @@ class Choices:
 
 
 def choose(config: TrainConfig, worker: Worker, data: TrainingData, shard_loss: ShardLoss) -> Choices:
-    """Choose on all ranks together; every rank gets the same answer. Measures nothing without `auto` and `speed`.
+    """Choose on all ranks together; every rank gets the same answer. Measure nothing without `auto` and `speed`.
 
     `shards: speed` weights each worker by the examples a second of its forward and backward over an even shard of the
     first batch. All workers measure at once, as they train. `channels_last: auto` takes the memory order whose forward

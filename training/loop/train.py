@@ -1,4 +1,4 @@
-"""`train`: steps, evaluation, and again.
+"""`train`: steps, then evaluation, period after period.
 
 A period, the steps from one evaluation to the next, is by default an epoch.
 """
@@ -52,7 +52,7 @@ class TrainResult:
     status: Status
     records: list[EpochRecord]  # of whole periods; one that stopped, diverged or was left has none
     model: nn.Module  # the bare module, with the parameters of the last update
-    train_seconds: float  # in steps, also those of a period that was broken off
+    train_seconds: float  # in steps, including a period that was broken off
     message: str | None  # where and how it diverged, or where it was left
     details: Mapping[str, Any]  # what the training chose by itself, plain data
     spent: bool = False  # whether the processes should train no further trial: a failed capture keeps its memory

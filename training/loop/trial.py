@@ -239,7 +239,7 @@ class Trial:
     def look(self) -> bool:
         """Return whether some step was not finite: the tally then says `diverged`, and counts only the steps before it.
 
-        Waits for the device. All ranks call it after the same step, and learn the same. Raises ValueError if a task's
+        Wait for the device. All ranks call it after the same step, and learn the same. Raises ValueError if a task's
         weights were wrong.
         """
         tally = self.progress.tally

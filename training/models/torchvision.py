@@ -21,7 +21,7 @@ from scalestudy.training.torchvision_compat import import_torchvision
 RGB = 3  # the channels that torchvision's classifiers are made for
 _WITH_SECOND_HEADS = ("googlenet", "inception_v3")  # by default they return a tuple of logits while training
 _ONE_SIZE = ("vit", "maxvit")  # families that take one size of images
-_ANY_SIZE = ("swin", "efficientnet")  # families whose stated size is that of their training, not a limit
+_ANY_SIZE = ("swin", "efficientnet")  # families whose stated size is their training's, not a limit
 
 
 def find_classifier(name: str) -> Callable[..., nn.Module]:

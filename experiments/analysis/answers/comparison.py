@@ -1,4 +1,4 @@
-"""Studies side by side: in which of the cells that they share they differ."""
+"""Studies side by side: in which of their common cells they differ."""
 
 import math
 from collections.abc import Mapping

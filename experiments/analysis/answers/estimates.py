@@ -29,7 +29,7 @@ DRAWS = 2000
 HALF = 0.5
 NO_SECONDS = 1e-300
 IMPUTATIONS = 2
-"""Rounds in which trainings that ended before the target are given the steps that they would be expected to take."""
+"""Rounds of imputation: trainings that ended before the target get the steps that they are expected to take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class _Steps:
         for training in trainings:
             told[training.batch_size, training.rate, 1 if pooled else training.num_gpus][training.seed].append(training)
         places = {key: index for index, key in enumerate(sorted(told))}
-        rows: list[tuple[float, int, int, bool]] = []  # log steps, place, seed, whether they are those to the target
+        rows: list[tuple[float, int, int, bool]] = []  # log steps, place, seed, whether the target was reached
         able: dict[Key, float] = {}
         for key, index in places.items():
             seen: list[tuple[float, bool]] = []  # as of `median_time`
@@ -128,7 +128,7 @@ class _Steps:
                     in_vain.append((made, seed))
                     seen.append((made, False))
             arrivals = [steps for steps, arrived in seen if arrived and math.isfinite(steps)]
-            if arrivals:  # how much longer than the last arrival one has trained in vain says nothing of the median
+            if arrivals:  # training in vain past the last arrival says nothing about the median
                 rows.extend((math.log(min(made, max(arrivals))), index, seed, False) for made, seed in in_vain)
             if math.isfinite(median_time(seen)):
                 able[key] = 1 - sum(math.isinf(steps) for steps, _ in seen) / len(seen)

@@ -1,6 +1,6 @@
 """What a search learns from the trials of a point.
 
-Of a point's seeds the median counts, so that one lucky seed does not lead a search.
+The median over a point's seeds counts, so that one lucky seed does not lead a search.
 """
 
 import math
@@ -16,7 +16,7 @@ from scalestudy.experiments.analysis.measures.usable import Trial, best_value, c
 from scalestudy.experiments.spec.study_spec import StudySpec
 
 SAYS_NOTHING = ("failed", "skipped")
-"""Statuses that are not the point's fault, as far as anybody knows, where another seed of it came through."""
+"""Statuses that say nothing about the point if another of its seeds came through."""
 WORST = ("diverged", "out_of_memory")
 """Statuses after which the metric of earlier epochs does not count."""
 

@@ -20,14 +20,14 @@ from scalestudy.experiments.analysis.measures.targets import cost_of
 NODE_WORKERS = 8
 """Workers that one node is assumed to hold if no study spanned two: the GPUs of a usual server."""
 WIDEST_RATIO = 2.0
-"""Upper over lower limit of a step's time from which on it is no prediction."""
+"""Upper over lower limit of a step's time. From this ratio on, the time is no prediction."""
 MOST_WORKERS = 4096
 LARGEST_BATCHES = 6
 """How many doublings beyond the largest batch measured are tried."""
 WORTH_TELLING = 1.05
-"""Smaller predicted gains are not told: repeated timings on a quiet machine differ by as much."""
+"""Smaller predicted gains are not reported: repeated timings on a quiet machine differ by as much."""
 LARGEST_SPREAD = 700.0
-"""The largest spread of logarithms that still has an exponential."""
+"""The largest spread of logarithms whose exponential is a float."""
 COLUMNS = (
     "num_gpus",
     "per_worker_batch",

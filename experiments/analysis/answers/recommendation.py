@@ -1,7 +1,7 @@
-"""What to choose: the fastest cell, the cheapest, and the one to recommend, with caveats.
+"""The choice: the fastest cell, the cheapest, and the one to recommend, with caveats.
 
-Times are estimates from all cells together (`estimates`). The fastest cell has the least time. The recommended one is
-the cheapest that is as good as certain to be within a tolerance of it: 90 % over all cells at once, since the cheapest
+Times are estimates from all cells together (`estimates`). The fastest cell has the least time. The recommended cell is
+the cheapest that is almost certainly within a tolerance of the fastest: 90 % over all cells at once, since the cheapest
 of several that each seem near enough is often one that only seems so (docs/formulas.md §6).
 """
 
@@ -39,10 +39,10 @@ from scalestudy.experiments.spec.study_spec import StudySpec
 
 By = Literal["time", "cost"] | None
 ROLE_BY: Mapping[By, str] = {None: "recommended", "time": "fastest", "cost": "cheapest"}
-"""The role of the choice by what is asked for."""
+"""The choice's role, by what the reader asks for."""
 ROLES = tuple(ROLE_BY.values())
 MOST_SEEDS = 50
-"""More seeds than these are no advice."""
+"""The most seeds that are worth advising."""
 
 
 def recommend(
@@ -59,7 +59,7 @@ def recommend(
     """Choose a cell from a study's trials.
 
     Args:
-        spec: its targets are asked for; of these the hardest that some cell reaches is answered.
+        spec: the answer is for the hardest of its targets that some cell reaches.
         plan: the study's.
         trials: lines of `trials.jsonl`.
         accuracy: a target in place of the spec's, of whatever metric.
@@ -127,7 +127,9 @@ def choose(
             "cheapest": min(options, key=lambda option: (option["worker_seconds"], option["seconds"])),
         }
         for role, option in chosen.items():
-            same = role == "fastest" and option is chosen["recommended"]  # told apart from the others by the same times
+            same = (
+                role == "fastest" and option is chosen["recommended"]
+            )  # the same times distinguish both from the others
             found[role] = dict(found["recommended"]) if same else choosing.choice(option, ratios, role)
         settle = choosing.settle(ratios)
     else:
@@ -199,7 +201,7 @@ class _Choosing:
                 continue
             both = [self._cells[each["label"]] for each in (option, base)]
             seeds, learnt = min(option["n_seeds"], base["n_seeds"]), ratios.learnt_share(option)
-            # where steps are timed in runs of their own, seeds narrow only what is learnt
+            # where timing runs time the steps, seeds narrow only what is learnt
             fixed = 1 - learnt if any(cell.timings for cell in both) else 0.0
             left = (room / half) ** 2 - fixed
             more = math.ceil(seeds * ((1 - fixed) / left - 1)) if left > 0 else 0

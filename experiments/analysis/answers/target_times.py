@@ -1,4 +1,4 @@
-"""The times of all cells to a target, beside what was measured, and their ratios with limits that hold at once."""
+"""The estimated and measured times of all cells to a target, and their ratios with simultaneous limits."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from scalestudy.experiments.spec.study_spec import StudySpec
 Option = Mapping[str, Any]
 """A row of `TargetTimes` whose seconds are known."""
 NO_RATIO = 1e-12
-"""Standard deviation of a ratio's logarithm below which it is known."""
+"""Standard deviation of a ratio's logarithm below which the ratio counts as exact."""
 
 
 @dataclass(frozen=True, kw_only=True)

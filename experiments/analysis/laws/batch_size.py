@@ -21,7 +21,7 @@ REGIME_LIMIT = 4.0
 as flat: the steps are at most 1/4 above the fewest. Shallue et al. 2018 (arXiv 1811.03600) name these regimes without
 limits."""
 LEAST_SIZES = 3
-"""Any two batch sizes lie on some curve of the law."""
+"""Fewest batch sizes for a fit. Any two lie on some curve of the law."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ Model = Callable[[Vector], Vector]
 LEVEL = 0.90
 """Nominal coverage of the intervals."""
 WIDEST_RATIO = 10.0
-"""Upper over lower limit from which on a parameter is not identified: not even its order of magnitude is known."""
+"""Upper over lower limit. From this ratio on, a parameter is not identified: its order of magnitude is unknown."""
 NEGLIGIBLE = 0.1
 """A parameter that may be zero is known well enough if half its interval changes no prediction by more than this
 share. It is then too small to matter."""
@@ -35,7 +35,7 @@ UNBOUNDED = 1.0
 MISFIT_LEVEL = 0.99
 """Quantile of F above which places differ from the law by more than their repeats explain."""
 LEAST_NOISE = 1e-4
-"""Standard deviation of repeats, as a share of their value, below which a law is not held against them."""
+"""Least standard deviation of repeats, as a share of their value, that a law is judged by."""
 MOST_ROUNDS = 10
 SETTLED = 0.05
 """Measurements are clipped anew until none moves by this share of their scatter."""
@@ -189,7 +189,7 @@ def fit(
     counts = np.array([len(each) for each in scaled])
     place = np.repeat(np.arange(len(scaled)), counts)
     told = np.concatenate(scaled)
-    lone = np.array([len(each) < ENOUGH_REPEATS for each in repeats])[place]  # only the law tells whether it is far off
+    lone = np.array([len(each) < ENOUGH_REPEATS for each in repeats])[place]  # only the law shows whether it is far off
 
     def scaled_model(values: Vector) -> Vector:
         return scale(model(values))

@@ -1,4 +1,4 @@
-"""Measurements that are far off, kept from moving a law or an estimate.
+"""How measurements that are far off are kept from moving a law or an estimate.
 
 For a law, a repeat that is far from the others of its place is left out. Where a place has too few repeats to show it,
 what is far from the law is clipped, and counts as if it were nearer (Huber 1981). A place that is off at all its
@@ -27,7 +27,7 @@ LEAST_SCATTER = 0.01
 """Standard deviation of logarithms below which no repeat is far."""
 PAIR = 2
 ENOUGH_KNOWN = 10
-"""Measurements from which on their scatter is known well enough to judge one of them by it."""
+"""Fewest measurements whose scatter is known well enough to judge one of them by it."""
 NORMAL_MEDIAN = 0.6745
 """Median of the absolute value of a standard normal."""
 

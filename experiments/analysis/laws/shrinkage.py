@@ -25,9 +25,9 @@ Places = NDArray[np.int64]
 SPREADS = tuple(0.0005 * 2.0**power for power in range(11))
 """Standard deviations that are tried, of logarithms: 0.05 to 51 %."""
 LIKELY_NOISE, NOISE_FACTOR = 0.12, 0.8
-"""What noise is taken for before any is measured: its median, and the standard deviation of its logarithm."""
+"""The noise assumed before any is measured: its median, and the standard deviation of its logarithm."""
 LIKELY_DEVIATION, DEVIATION_FACTOR = 0.03, 0.6
-"""The same of the cells' deviations from the law."""
+"""The same for the cells' deviations from the law."""
 GROUP_SHARES = (0.0, 0.3, 0.6, 1.0)
 """Standard deviations of the groups' effects that are tried, over the noise's."""
 NO_EFFECT = 1e-6

@@ -34,7 +34,10 @@ nothing.
 LEAST_USL_SIZES = 4
 """The law has three constants, so fewer numbers of workers are reported, not fitted."""
 FURTHEST = 4
-"""How many times the workers timed a law is followed: beyond, laws that fit the timings equally well say anything."""
+"""Up to how many times the workers timed a law is followed.
+
+Beyond, laws that fit the timings equally well say anything.
+"""
 SAME_SPEED = 0.05
 """Speed-ups that differ by less are the same: repeated timings on a quiet machine differ by as much."""
 MEASURE = "time more numbers of workers, and larger ones"

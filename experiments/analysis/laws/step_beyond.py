@@ -13,7 +13,7 @@ from scalestudy.experiments.analysis.laws.step_choice import WORTH_AN_OVERLAP, T
 from scalestudy.experiments.analysis.laws.step_terms import OVERLAPS, step
 
 FIRST_OFFSET, LARGEST_OFFSET = 0.02, 2.5
-"""Of the logarithm of a step's time, where the end of its interval is looked for."""
+"""Offsets of the logarithm of a step's time between which the end of its interval is searched."""
 FINENESS = 0.03
 
 

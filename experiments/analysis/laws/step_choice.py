@@ -1,7 +1,7 @@
 """The law of a step's time that is nearest to timings, and the choice of its terms.
 
 For one overlap the nearest coefficients, zero or above, are found by steps of linear least squares (Gauss–Newton). A
-term stays where it is worth a constant more (Schwarz 1978), an overlap where it fits better than none (Akaike 1974).
+term stays if it is worth a further constant (Schwarz 1978), an overlap if it fits better than none (Akaike 1974).
 
 Shapes: n places measured, c coefficients.
 """
@@ -33,16 +33,16 @@ from scalestudy.experiments.analysis.laws.step_terms import (
 LEAST_SHARE = 0.02
 """The least share of a step that a part takes at the start of a fit."""
 WORTH_AN_OVERLAP = 2.0
-"""By how many variances of a timing the best overlap has to lower the sum of squares (Akaike 1974)."""
+"""How many variances of a timing the best overlap has to take off the sum of squares (Akaike 1974)."""
 LEAST_PROGRESS = 1e-7
 MOST_STEPS = 30
 SURE = 100.0
-"""Weight of a place that is as good as known."""
+"""Weight of a place that counts as known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timings:
-    """What laws are held against."""
+    """The timings that laws are fitted to."""
 
     features: Vector  # (c, n), zero for coefficients that the places cannot tell apart
     logs: Vector  # of seconds (n,), each a mean over repeats
@@ -77,7 +77,7 @@ class Timings:
         return replace(self, features=self.features * wanted[:, None])
 
     def beside(self, features: Vector, seconds: float, data_seconds: float) -> "Timings":
-        """Return the timings with one more place (c,), as good as known."""
+        """Return the timings with one more place (c,) that counts as known."""
         return replace(
             self,
             features=np.column_stack([self.features, features]),
@@ -97,7 +97,7 @@ class Timings:
         )
 
     def squares(self, coefficients: Vector, gamma: float) -> float:
-        """Sum of squares around a law."""
+        """Return the sum of squares around a law."""
         off = self.logs - np.log(step(coefficients, self.features, gamma) + self.data)
         return float(self.repeats @ off**2)
 

@@ -121,7 +121,7 @@ def told_apart(places: Sequence[Place]) -> tuple[str, ...]:
     if len({place.num_gpus for place in places} - {1}) > 1:
         names += ["delay_c", "delay_m"]
     for terms, counts in zip((WITHIN, ACROSS), counts_of(places), strict=True):
-        names += terms if len(counts) > 1 else terms[: len(counts)]  # at one count all terms are alike
+        names += terms if len(counts) > 1 else terms[: len(counts)]  # at one count all terms are the same
     return tuple(names)
 
 

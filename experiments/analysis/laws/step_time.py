@@ -44,7 +44,7 @@ from scalestudy.experiments.analysis.laws.step_terms import (
 )
 
 LEAST_OVERLAP = 1.3
-"""Where the fit of gamma begins, unless a larger one was found: at 1 itself its slope is zero."""
+"""Least gamma at which its fit begins: at 1 its slope is zero."""
 MOST_HELD_OUT = 40
 """How many places are held out one by one at most, evenly spread."""
 MEASURE: Mapping[str, str] = {
@@ -143,7 +143,7 @@ class StepTimes:
 
     @cached_property
     def timings(self) -> Timings:
-        """What the law was held against."""
+        """What the law was fitted to."""
         return Timings.of(self.places)
 
     def nodes(self, num_gpus: float, across_nodes: bool) -> int:

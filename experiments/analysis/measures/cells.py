@@ -163,7 +163,7 @@ class Cell:
         if self.inferred:
             return []
         each = [positive(step) for trial in self.timed if (step := self._seconds_of_a_step(trial)) is not None]
-        return [seconds for seconds in each if seconds is not None]  # a damaged record may tell next to nothing
+        return [seconds for seconds in each if seconds is not None]  # a damaged record may lack its seconds
 
     def _seconds_of_a_step(self, trial: Trial) -> float | None:
         """Return the trial's median seconds a step over its periods, whose steps may differ."""

@@ -1,4 +1,4 @@
-"""What several seeds say, and which options they cannot tell apart.
+"""Intervals over several seeds, and which options the seeds cannot tell apart.
 
 Below five seeds only the range is shown, and no difference is claimed. From five seeds on there is an interval. Two
 figures differ if their intervals are disjoint (docs/formulas.md §6).
@@ -18,13 +18,13 @@ from scalestudy.experiments.analysis.laws.least_squares import LEVEL
 from scalestudy.experiments.analysis.measures.parts import finite, missing, positive
 
 ENOUGH_SEEDS = 5
-"""From so many seeds on a figure has an interval and is no longer provisional (MLPerf's number of runs)."""
+"""Fewest seeds for an interval. With them a figure is no longer provisional (MLPerf's number of runs)."""
 SHOWN_TIES = 20
 """A choice lists at most so many ties, and says how many there are."""
 LEAST_SEEDS = 2
-"""One seed has no interval. Whether it differs is then not known, which is no tie."""
+"""Fewest seeds for a tie. One seed has no interval, so whether it differs is unknown."""
 LEAST_RUNS = 2
-"""Runs of a place from which on they scatter."""
+"""Fewest runs of a place that have a scatter."""
 MEDIAN_ERROR = math.pi / 2
 """Variance of a median of normal values over their mean's. Of two values both are the same."""
 Interval = Mapping[str, Any]

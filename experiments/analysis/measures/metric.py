@@ -8,7 +8,7 @@ from scalestudy.experiments.spec.reaching import arrival
 from scalestudy.training.config import Workload
 
 MANY = 1_000_000.0
-"""Numbers from here on are written with an exponent."""
+"""From this number on, an exponent is written."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,15 +16,15 @@ Figure = dict[str, Any]
 Summary = Mapping[str, Any]
 """The content of `summary.json`."""
 SUMMARY_VERSION = 2
-"""Of the summaries that are written now. One of another version is made anew by `report`."""
+"""Version of the summaries that are written now. `report` makes a summary of another version anew."""
 Row = Mapping[str, Any]
 """A row of one of the summary's tables."""
 NOTHING = "–"
-"""Stands in text for a figure that is missing."""
+"""The text for a figure that is missing."""
 UNBROKEN = "\u00a0"
 """A space at which no line is broken."""
 BEYOND_MEASURE = 1e18
-"""No study measures anything as large. A larger value is damage, and sums of it would overflow."""
+"""Larger than anything a study measures. A larger value is damage, and sums of it would overflow."""
 
 
 def missing(why: str) -> Figure:

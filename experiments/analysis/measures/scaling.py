@@ -179,7 +179,7 @@ def steps_an_epoch(trials: Sequence[Trial]) -> int | None:
 
 
 def straggler_ratio(trials: Sequence[Trial]) -> float | None:
-    """Compute of the slowest worker over the median one's: median of the epochs, or None if it was not recorded."""
+    """Return the slowest worker's compute over the median one's, the epochs' median; None if not recorded."""
     ratios = [positive(epoch.get("straggler_ratio")) for trial in trials for epoch in timed_epochs(trial)]
     return median([ratio for ratio in ratios if ratio is not None])
 

@@ -26,13 +26,13 @@ SAME_TIME_SECONDS = 0.1
 
 
 def target_row(cell: Cell, target: float) -> dict[str, Any]:
-    """Time to one target as measured in one cell: seconds, n_seeds, reached, censored, cut, upper_bound, why.
+    """Return the time to one target as measured in one cell: seconds, n_seeds, reached, censored, cut, upper_bound,
+    why.
 
     seconds: training only, undisturbed if the cell has timing runs; the median over seeds (`median_time`). n_seeds:
-    seeds that ended in a way that says something of the target. reached: how many of them met it. censored: how many
-    ended before it with no sign that they would have missed it. cut: how many of these were stopped before their last
-    epoch. upper_bound: whether a seed met the target at its
-    first evaluation, which then stands for the time.
+    seeds whose end says something about the target. reached: how many of them met it. censored: how many ended before
+    it with no sign that they would have missed it. cut: how many of these were stopped before their last epoch.
+    upper_bound: whether a seed met the target at its first evaluation, which then stands for the time.
     """
     counted = cell.counted if cell.is_timed else []
     curves = [(trial["status"], cell.curve(trial)) for trial in counted]
@@ -132,7 +132,7 @@ def critical_path_seconds(trials: Sequence[Trial]) -> float:
 
 
 def _span(trial: Trial) -> tuple[float, float] | None:
-    """Start and end as POSIX seconds, or None if one is missing or the end is before the start."""
+    """Return start and end as POSIX seconds, or None if one is missing or the end is before the start."""
     try:
         start, end = (datetime.fromisoformat(str(trial.get(key))).timestamp() for key in ("started_at", "ended_at"))
     except ValueError:

@@ -285,7 +285,7 @@ def _range(costs: Costs, rates: Sequence[float], best: int) -> tuple[float, floa
     if len(rates) == 1:
         return rates[0], rates[0]
     first = last = best
-    farthest = 1 if len(costs[rates[best]]) == 1 else len(rates)  # one seed tells no two rates apart, so go one step
+    farthest = 1 if len(costs[rates[best]]) == 1 else len(rates)  # one seed can't rank two rates, so go one step
     while first > 0 and best - first < farthest and alike(costs[rates[best]], costs[rates[first - 1]]):
         first -= 1
     while last < len(rates) - 1 and last - best < farthest and alike(costs[rates[best]], costs[rates[last + 1]]):

@@ -8,11 +8,11 @@ from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import NOTHING, Figure, Summary
 
 LONGEST_LINE = 900
-"""Characters of a line, so that five of them fit MLflow's note however many cells they name."""
+"""Most characters of a line: five such lines fit MLflow's note, however many cells they name."""
 MOST_LINES = 5
 """Lines of an answer."""
 FLAGGED = "†"
-"""Follows a number that comes from timings with a flag."""
+"""The mark after a number that comes from flagged timings."""
 FLAG_VERDICTS: Mapping[str, str] = {
     "oversubscribed": "There were more threads than cores ({}): these timings say little about scaling.",
     "disturbed": "Other work ran on the same node ({}): these timings are disturbed.",

@@ -1,4 +1,4 @@
-"""Usable records, and what one trial says.
+"""Usable records, and the figures of one trial.
 
 A trial is one line of `trials.jsonl` (docs/concepts.md: Words). A damaged line does not stop a report: one that does
 not say what ran, or how it ended, is left out of every figure, and a caveat says so. A missing, zero or negative
@@ -23,14 +23,16 @@ from scalestudy.training.records import PHASES as PHASES
 
 Trial = Mapping[str, Any]
 STATUSES = ("finished", "at_target", "stopped", "diverged", "out_of_memory", "failed", "skipped")
-"""How trials end. A scheduler has stopped those that are `stopped`; those `at_target` had reached the study's hardest
-target, with which `targets.stop` ends a training."""
+"""How trials end. A scheduler ended those that are `stopped`.
+
+`targets.stop` ended those `at_target` when they reached the study's hardest target.
+"""
 CUT = ("at_target", "stopped")
 """Statuses of trainings that ended before their last epoch, so that their last metric is no whole training's."""
 COUNTED = (*TIMED, "diverged", "out_of_memory")
 """Statuses that say something about the cell: such a trial misses the targets that it did not reach."""
 EPOCHS_WITHOUT_FIRST = 3
-"""A trial with so many epochs leaves the first one, which warms up caches, buffers and threads, out of its timings."""
+"""From this many epochs on, a trial's timings leave out the first, which warms up caches, buffers and threads."""
 WITHOUT_FIRST = "without_first_epoch"
 """Key that `usable` adds to a trial that was cut whose first epoch is left out, however few epochs it has."""
 ON_MORE_NODES = "on_more_nodes"

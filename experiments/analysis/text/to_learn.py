@@ -1,4 +1,4 @@
-"""What would answer more than the study did, and what it takes, in one line."""
+"""Which further trials would answer what the study could not, and what they take, in one line."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -137,10 +137,10 @@ def _train(config: TrainConfig, options: argparse.Namespace) -> None:
 
 
 def _join(worker: Worker, options: argparse.Namespace) -> bool:
-    """Start the process group: NCCL if every worker has a GPU of its own, else gloo. Returns whether some have GPUs.
+    """Start the process group: NCCL if no two workers share a GPU and all have one, else gloo.
 
-    Workers tell each other beforehand which GPU they have, since NCCL refuses two on one. Raises InputError for such
-    two, unless `--devices` has them share it.
+    Return whether some have GPUs. Workers exchange beforehand which GPU they have, since NCCL refuses two on one.
+    Raises InputError for two workers on one GPU, unless `--devices` asks for it.
     """
     from scalestudy.training.device import gpu_of
     from scalestudy.training.distributed import gather_by_store, start_process_group, store_of_environment

@@ -29,7 +29,7 @@ from scalestudy.training.section import (
 OF_STUDIES = ("metric_mode",)
 """Keys of `TrainConfig` that say nothing to a single training."""
 ALWAYS_TOLD = (("model",), ("data",))
-"""Keys that `make_arguments` tells even at their defaults: a reader asks for them first."""
+"""Keys that `make_arguments` writes even at their defaults: a reader asks for them first."""
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:
@@ -166,7 +166,7 @@ def has_to_become_many(devices: Sequence[str] | None) -> bool:
 
 
 def become_many(workers: int, arguments: Sequence[str]) -> int:
-    """Run the same command in this many processes, as torchrun does on one machine. Returns the exit status."""
+    """Run the same command in this many processes, as torchrun does on one machine. Return the exit status."""
     import logging
     import uuid
 

@@ -1,4 +1,4 @@
-"""Which machine a worker is on, which GPU it has, and which backend sums the gradients of some workers.
+"""Which machine a worker is on, which GPU it has, and which backend sums the workers' gradients.
 
 The driver asks too, so this file loads no torch.
 """
@@ -16,24 +16,20 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """A GPU as its driver names it.
+    """A GPU as its driver names it. Neither name depends on CUDA_VISIBLE_DEVICES."""
 
-    uuid: the same in every process that sees it; a MIG slice has its own. pci: the address in its machine, which the
-    slices of one GPU share. Neither depends on CUDA_VISIBLE_DEVICES.
-    """
-
-    uuid: str
-    pci: str
+    uuid: str  # the same in every process that sees it; each MIG slice has another
+    pci: str  # the address in its machine, which the slices of one GPU share
 
     def names(self, machine: str) -> set[str]:
-        """Its names among all machines. Two workers have the same GPU, as NCCL would say, if one name is the same."""
+        """Return its names among all machines. NCCL takes two workers for one GPU if they share a name."""
         return {self.uuid, f"{machine} {self.pci}"}
 
 
 def machine() -> str:
-    """The name of this machine: the boot id of its kernel, or its host name where that can't be read.
+    """Return the name of this machine: the boot id of its kernel, or its host name where that can't be read.
 
-    Host names don't tell machines apart: two may be called `localhost`, and containers on one have a name each.
+    A host name does not identify a machine: two may be called `localhost`, and each container on one has another name.
     """
     try:
         return BOOT_ID.read_text().strip() or socket.gethostname()
@@ -42,7 +38,7 @@ def machine() -> str:
 
 
 def backend_of(gpus: Sequence[Collection[str]]) -> str:
-    """`nccl` if every worker has a GPU that no other one has, else `gloo`: NCCL refuses two ranks on one GPU.
+    """Return `nccl` if every worker has a GPU that no other one has, else `gloo`: NCCL refuses two ranks on one GPU.
 
     gpus: by rank, all names of the worker's GPU; none for a worker on a CPU. Equal names mean the same GPU.
     """
@@ -50,6 +46,6 @@ def backend_of(gpus: Sequence[Collection[str]]) -> str:
 
 
 def shared_gpu(gpus: Sequence[Collection[str]]) -> tuple[int, int] | None:
-    """The first two ranks that have the same GPU; None if there are none. gpus: as for `backend_of`."""
+    """Return the first two ranks that have the same GPU; None if there are none. gpus: as for `backend_of`."""
     pairs = itertools.combinations(enumerate(gpus), 2)
     return next(((one, other) for (one, mine), (other, theirs) in pairs if set(mine) & set(theirs)), None)

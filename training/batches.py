@@ -7,8 +7,7 @@ Weights: an update follows the mean over its own batch, so each example weighs 1
 worker multiplies the sum of its losses by 1/B before backward (`GradientSync.factor`), and gradients are summed; so
 neither shards of unequal size nor micro-batches need a weight. An epoch's smaller last batch makes a whole update, in
 which each of its examples weighs more. The losses that an epoch reports are means over examples, where each counts
-once. A user's task has its own weights in place of B, which are known only after the sum
-(`GradientSync.divide_by_weight`).
+once. A user's task gives weights in place of B, which are known only after the sum (`GradientSync.divide_by_weight`).
 """
 
 from __future__ import annotations

@@ -27,14 +27,12 @@ MOST_TIMES = 1_000  # as many further steps as were planned
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """A training of `steps` steps that is evaluated each `every` steps, on average, and after the last one.
-
-    more: steps of further periods, which are among `steps`; of a training that is timed and was too short.
-    """
+    """A training of `steps` steps that is evaluated each `every` steps, on average, and after the last one."""
 
     steps: int
     every: Fraction  # at least 1
     more: tuple[int, ...] = ()
+    """Steps of further periods, part of `steps`: a timed training that was too short gets them."""
 
     @property
     def planned(self) -> int:
@@ -42,7 +40,7 @@ class Budget:
         return self.steps - sum(self.more)
 
     def begin(self, period: int) -> int:
-        """Steps that are made before a period, from 1 without end."""
+        """Return how many steps come before a period. Periods count from 1, without end."""
         steps, periods = self.every.as_integer_ratio()  # whole numbers, because each step asks
         planned = min((period - 1) * steps // periods, self.planned)
         if not self.more:
@@ -51,21 +49,21 @@ class Budget:
         return planned + sum(self.more[:further])
 
     def steps_of(self, period: int) -> int:
-        """Steps of a period; 0: the training has ended before it."""
+        """Return the steps of a period; 0 if the training has ended before it."""
         return self.begin(period + 1) - self.begin(period)
 
     def cut(self, most: int | None) -> Budget:
-        """The same evaluations, of a training that ends after at most so many steps; None: as it is."""
+        """Return the budget with the same evaluations that ends after at most `most` steps; None: as it is."""
         return self if most is None else replace(self, steps=min(self.steps, most))
 
     def with_more(self, steps: int) -> Budget:
-        """The same training with a further period of so many steps."""
+        """Return the budget with a further period of `steps` steps."""
         return replace(self, steps=self.steps + steps, more=(*self.more, steps))
 
     def timed_seconds(self, records: Sequence[EpochRecord], warm_up_steps: int) -> float:
-        """Seconds of the steps after the warm-up, at the rates of their periods; 0 in periods without a rate.
+        """Return the seconds of the steps after the warm-up, at the rates of their periods; 0 without a rate.
 
-        A period of `more` has a warm-up of its own.
+        Each period of `more` starts with another warm-up.
         """
         cold = [0, *itertools.accumulate(self.more, initial=self.planned)]  # steps before each warm-up
         seconds = 0.0
@@ -78,7 +76,7 @@ class Budget:
         return seconds
 
     def further_steps(self, records: Sequence[EpochRecord], warm_up_steps: int, least_seconds: float) -> int:
-        """Steps to add, with a warm-up, to a training that has made all of its steps: 0 once it was timed for so long.
+        """Return the steps to add, with a warm-up, after all steps are made; 0 once `least_seconds` were timed.
 
         Every rank finds the same number, as the records are the same. It is bounded, whatever the clock has said.
         """
@@ -92,10 +90,10 @@ class Budget:
 
 
 def budget_of(config: TrainConfig, steps_per_epoch: int, tokens_an_example: float = math.nan) -> Budget:
-    """The budget of a config where a pass over the training set takes so many steps.
+    """Return the budget of a config, given the steps of a pass over the training set.
 
-    tokens_an_example: of a training in tokens. `max_steps` of a training that is timed is left out: its rates are those
-    of the whole training. Raises InputError for evaluations that are more frequent than steps.
+    tokens_an_example: needed by a training in tokens. A timed training ignores `max_steps`: its rates are those of the
+    whole training. Raises InputError for evaluations that are more frequent than steps.
     """
     if config.unit == "tokens":
         a_step = tokens_an_example * config.batch_size

@@ -13,7 +13,7 @@ from scalestudy.training.registry import INEXACT_SYNCS, OPTIMIZERS
 
 @dataclass(frozen=True, kw_only=True)
 class Contradiction:
-    """Two keys of a training whose values do not go together. The problem is told at the first one."""
+    """Two keys of a training whose values do not go together. The first is reported."""
 
     key: str
     applies: Callable[[Any], bool]
@@ -23,7 +23,7 @@ class Contradiction:
     remedy: str
 
     def what(self, other: str) -> str:
-        """What is wrong, a phrase that follows the first key's value. other: the other key's value, as text."""
+        """Return what is wrong, a phrase that follows the first key's value. other: the other key's value, as text."""
         return f"does not go with {self.other_key} {other}: {self.reason}"
 
 
@@ -171,5 +171,5 @@ CONTRADICTIONS = (
 
 
 def value_of(section: object, key: str) -> Any:
-    """The value of a dotted key, such as `optimizer.momentum`."""
+    """Return the value of a dotted key, such as `optimizer.momentum`."""
     return functools.reduce(getattr, key.split("."), section)

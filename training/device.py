@@ -20,8 +20,8 @@ def choose_device(kind: str, devices: Sequence[str] | None) -> torch.device:
     """Return this worker's device.
 
     `kind` (auto, cpu, cuda) holds for all workers. A GPU is the one of LOCAL_RANK where several are visible; a launcher
-    may also show each worker its own alone, which is then number 0. `devices` names one a worker, by rank. Raises
-    InputError.
+    may also show each worker its own alone, which is then number 0. `devices` names one for each worker, by rank.
+    Raises InputError.
     """
     if devices is None:
         if kind not in ("auto", "cpu", "cuda"):
@@ -150,7 +150,7 @@ def device_fault(kind: str, precisions: Sequence[str]) -> DeviceFault | None:
 
 
 def _fault_of(kind: str, index: int, precisions: Sequence[str]) -> DeviceFault | None:
-    """Return the same for one device. A GPU that another process has to itself for the moment is well."""
+    """Return the fault of one device. A GPU that another process uses exclusively for the moment has none."""
     try:
         device = cuda_device(index) if kind == "cuda" else torch.device(kind)
         lacking = [name for name in precisions if not has_precision(name, device)]

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from scalestudy.training.exceptions import InputError
 
 LONGEST_TIMEOUT_SECONDS = 1e9  # a backend counts nanoseconds in 64 bits
-LONGEST_CALLBACK_SECONDS = 1.0  # that a communication hook's callback needs to end once its result is ready
+LONGEST_CALLBACK_SECONDS = 1.0  # for a communication hook's callback to end once its result is ready
 ONLY_HERE = 2  # references to an object that one local variable holds: the variable, and getrefcount's argument
 PACKED_BYTES = 2**26  # of tensors that travel in one broadcast
 LOCAL_TIMEOUT_SECONDS = 120.0  # of a collective in `on_ranks`
@@ -160,7 +160,7 @@ def is_first_to_say(text: str) -> bool:
 
 
 def check_process_group(worker: Worker) -> None:
-    """Raise ValueError if the worker's rank and world size differ from those of the process group."""
+    """Raise ValueError if the worker's rank and world size differ from the process group's."""
     if worker.world_size == 1:
         return
     if not dist.is_initialized():
@@ -262,7 +262,7 @@ def synchronise_device(device: torch.device) -> None:
 
 
 def wait_within(device: torch.device, seconds: float) -> None:
-    """Wait for the device at most so long. Then abort the process group and raise RuntimeError: a peer is gone.
+    """Wait for the device at most `seconds`. Then abort the process group and raise RuntimeError: a peer is gone.
 
     For collectives in a CUDA graph, which NCCL's watchdog does not see.
     """

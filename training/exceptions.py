@@ -1,4 +1,4 @@
-"""What an exception means, told by its type, name or text. The driver asks too, so this file loads no torch."""
+"""What an exception means, read from its type, name or text. The driver asks too, so this file loads no torch."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def _is_short_of_memory() -> bool:
 def is_device_lost(error: BaseException) -> bool:
     """Whether an exception says that this process can't use its GPU any more, and another process may.
 
-    The GPU has failed, which the kernel's log tells as an Xid, or has ended the process's work on it. A device-side
-    assert ends that too, but is a check of the code's own, such as of a label: it would fail again.
+    The GPU has failed, which the kernel's log reports as an Xid, or has ended the process's work on it. A device-side
+    assert ends that too, but it is a check in the code, such as of a label: it would fail again.
     """
     if not isinstance(error, RuntimeError):
         return False
@@ -115,7 +115,7 @@ def _names_loss(text: str) -> bool:
 
 
 def _error_of_context() -> str:
-    """What CUDA says when this process waits for its GPU: once that is lost, every call says so. "": no error."""
+    """Return what CUDA says when this process waits for its GPU; "": no error. Once a GPU is lost, every call fails."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return ""

@@ -27,10 +27,12 @@ REASONS: Mapping[int, str] = {
     0x0000000000000080: "hw_power_brake_slowdown",
     0x0000000000000100: "display_clock_setting",
 }
-"""NVML's bits of what holds the clocks below their maximum."""
+"""NVML's bits for the reasons that hold the clocks below their maximum."""
 THROTTLED = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})
-"""Reasons that are faults of the machine. A power cap is none, unless it was set below the GPU's own: every large model
-runs at that one."""
+"""Reasons that are faults of the machine.
+
+A power cap counts only if it was set below the GPU's default: every large model runs at the default.
+"""
 POWER_CAP = "sw_power_cap"
 
 T = TypeVar("T")
@@ -50,7 +52,7 @@ class GpuState:
     celsius: int | None = None
     reasons: tuple[str, ...] | None = None  # why the clocks were not higher, after any of the training's periods
     processes: int | None = None  # that computed on the GPU in the last period
-    others: int | None = None  # of them, those that are not workers of this training, most in any period
+    others: int | None = None  # how many of them are not workers of this training, most in any period
     driver: str | None = None  # version, as the next two
     nccl: str | None = None
     cudnn: str | None = None

@@ -1,4 +1,4 @@
-"""The activity of a training at this moment, and its place in it, for another thread to read.
+"""What a training does at this moment, and how far it is, for another thread to read.
 
 No torch here: the driver knows the same activities.
 """
@@ -14,7 +14,7 @@ from typing import Literal
 Activity = Literal["loading", "compiling", "training", "evaluating", "checkpointing"]
 """Loading: data, model, strategy, a checkpoint. Checkpointing: also writing the model at the end."""
 COUNTED: Mapping[Activity, tuple[str, str]] = {"training": ("step", "steps"), "evaluating": ("batch", "batches")}
-"""Activities with a counter that moves as long as all is well, and what it counts: one, several."""
+"""Activities whose counter keeps moving while all is well, and the word for what it counts: one, several."""
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Stage:
 
 
 class Pulse:
-    """The stage that a training is in. A reader takes `stage` once; its fields then belong together.
+    """The stage that a training is in. A reader reads `stage` once; its fields then belong together.
 
     The loop counts by adding to an attribute, which costs a step nothing that could be measured.
     """

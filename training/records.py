@@ -18,12 +18,12 @@ from typing import Any
 
 PHASES = ("data", "forward_backward", "gradient_sync", "optimizer")
 USAGE = ("cpu_cores", "resident_bytes", "gpu_share")
-"""What a record says of the machine; MLflow shows names that begin with `system/` in a tab of their own."""
+"""What a record says of the machine. MLflow shows names that begin with `system/` in a separate tab."""
 SYSTEM = "system/"
 AT_TARGET = "at_{:g}_seconds"
-"""The time to the hardest target under a name that MLflow's lists, which are sorted, show first."""
+"""The time to the hardest target. MLflow sorts its lists, and this name comes first."""
 RECOMMENDED = "recommended_"
-"""How the metrics of a study's run begin that describe the recommended cell."""
+"""Prefix of the metrics of a study's run that describe the recommended cell."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class RankMeasurements:
     train_weight_sum: float  # what that sum is divided by, over all ranks: examples, or what the task counts
     samples: float  # training examples of this rank
     train_seconds: float
-    timed_samples: float  # those of the steps after the warm-up
+    timed_samples: float  # trained in the steps after the warm-up
     timed_seconds: float  # of the steps after the warm-up
     data_seconds: float  # phases of the epoch, scaled up from sampled steps
     forward_backward_seconds: float

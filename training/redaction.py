@@ -28,7 +28,7 @@ _IN_URIS = (_PASSWORD, _WEB_USER, _PARAMETER)
 
 
 def redacted(text: str, secrets: Iterable[str] = ()) -> str:
-    """Hides the credentials of all URIs in a text: `http://ann:***@host?token=***`.
+    """Hide the credentials of all URIs in a text: `http://ann:***@host?token=***`.
 
     A user name stays if a password follows it. A lone one over http or s3 is hidden too: it may be a token or a key.
     secrets: also hidden wherever they occur, plain or percent-encoded.
@@ -42,13 +42,13 @@ def redacted(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def credentials_in(text: str) -> list[str]:
-    """What `redacted` hides in the URIs of a text: each as written, then percent-decoded."""
+    """Return what `redacted` hides in the URIs of a text: each as written, then percent-decoded."""
     secrets = [match["secret"] for pattern in _IN_URIS for match in pattern.finditer(text) if match["secret"] != HIDDEN]
     return [form for secret in secrets for form in dict.fromkeys((secret, unquote(secret)))]
 
 
 def secrets_in(environment: Mapping[str, str]) -> list[str]:
-    """The secrets among environment variables.
+    """Return the secrets among environment variables.
 
     A variable is secret if its name says so or SCALESTUDY_SECRETS lists it. Credentials of URIs count too.
     """

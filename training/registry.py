@@ -123,7 +123,7 @@ def resolve(path_or_name: str, table: Mapping[str, str]) -> Callable[..., Any]:
 
 
 def resolve_field(field: str, path_or_name: str, table: Mapping[str, str]) -> Callable[..., Any]:
-    """`resolve`, with the name of the field in front of the message."""
+    """Resolve the value as `resolve` does, with the name of the field in front of the message."""
     try:
         return resolve(path_or_name, table)
     except InputError as error:
@@ -180,7 +180,7 @@ def _load(path: str, path_or_name: str) -> Callable[..., Any]:
 
 
 def searched_folders() -> list[str]:
-    """Where Python looks for a user's modules, in its order: `sys.path` without Python's own folders and packages."""
+    """Return where Python looks for a user's modules, in order: `sys.path` without Python's folders and packages."""
     folders = [Path(entry).absolute() for entry in sys.path]  # "" is the current folder
     own = Path(sysconfig.get_path("stdlib")).resolve()
     found = [

@@ -1,8 +1,8 @@
-"""The base of every configuration: which values a section takes, and how it says what is wrong.
+"""The base of every configuration: which values a section takes, and how it reports what is wrong.
 
 A section is a frozen pydantic model. Nothing is coerced: "2" is not 2, 1 is not true, 2.0 is no whole number and NaN is
 no number. Two forms of plain data are read: a list where a tuple is meant, and a whole number where a float is meant.
-Every problem names field, value and remedy, and all problems of a section are told together.
+Every problem names field, value and remedy, and all problems of a section are reported together.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class ConfigError(InputError):
 
 
 EXPLAINED, RELATION = "explained", "relation"
-"""Types of errors with words of ours: of a value by itself, and of values that don't go together."""
+"""Types of errors that carry our words: for a single value, and for values that don't go together."""
 
 
 def wrong(message: str, remedy: str) -> PydanticCustomError:
@@ -169,7 +169,7 @@ def read(
     """Return the section that plain data describe, and every problem with them.
 
     Faulty values are left out and the rest is read again, so that the values of other sections are compared too. What
-    may come from the gap is not told. The section is None if nothing valid is left.
+    may come from the gap is not reported. The section is None if nothing valid is left.
 
     Args:
         section: its class.
@@ -229,7 +229,7 @@ def _without(data: Any, locations: list[Location], here: Location = ()) -> Any:
 
 
 def field_name(location: Location) -> str:
-    """Return the dotted path of a value, without positions in lists: the value itself tells which item it is."""
+    """Return the dotted path of a value, without positions in lists: the value itself shows which item it is."""
     return ".".join(part for part in location if isinstance(part, str))
 
 
@@ -328,7 +328,7 @@ def did_you_mean(wrong_one: object, names: Collection[str]) -> str:
 def as_list(value: Any) -> str | None:
     """Return the list to write in place of a value that is none: `[64, 128]` for "64, 128", `[0.9]` for "90%".
 
-    None for a mapping, null and empty or long text, of which no list can be told.
+    None for a mapping, null and empty or long text, which no list can hold.
     """
     if isinstance(value, str):
         items = [_item(part) for part in re.split(r"[,\s]+", value) if part]
@@ -374,7 +374,7 @@ Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Text = Annotated[str, AfterValidator(_not_blank)]
 Arguments = Annotated[dict[str, Any], BeforeValidator(_named)]
-"""Keyword arguments of something that the user names. Their values are the user's own."""
+"""Keyword arguments of something that the user names. Only the user knows which values they take."""
 
 
 class _Exact:
@@ -421,7 +421,7 @@ class BuiltIn:
 
 
 def is_section(kind: Any) -> bool:
-    """Whether a field's type is a section with keys of its own."""
+    """Whether a field's type is a section with further keys."""
     return isinstance(kind, type) and issubclass(kind, Section)
 
 

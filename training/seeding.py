@@ -1,4 +1,4 @@
-"""Every generator is seeded from the trial, so that a used process trains like a fresh one.
+"""The seeds of every generator, taken from the trial, so that a used process trains like a fresh one.
 
 Independent of the world size: initial parameters, order of examples, augmentation, and the random numbers of a user's
 data set (both keyed by example; those of an iterable one by its pass). Dependent on it: random numbers inside the
@@ -49,7 +49,7 @@ def augmentation_key(seed: int, epoch: int) -> int:
 def seed_example(seed: int, epoch: int, example: int) -> None:
     """Seed before a user's data set reads an example (its index): its random numbers then belong to the example.
 
-    Seeds only the CPU's generators: a GPU's belongs to the model.
+    Only the CPU's generators are seeded: a GPU's belongs to the model.
     """
     _seed_cpu(_derive(seed, _EXAMPLES, epoch, example))
 

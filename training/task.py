@@ -1,7 +1,7 @@
 """What a model is trained for: forward, loss and metrics of a batch, and a worker's share of them.
 
-A task is a class of the user's, `workload.task: package.module:Class`, with the methods of `Task`. Without one a study
-has `ExamplesTask`: inputs, targets, one loss an example.
+A task is a user's class, `workload.task: package.module:Class`, with the methods of `Task`. Without one a study has
+`ExamplesTask`: inputs, targets, one loss an example.
 
 Shapes: N examples in a batch, K outputs.
 """
@@ -29,21 +29,28 @@ class Task(Protocol):
     """What a study asks of a task. Every worker makes one for each trial, without arguments."""
 
     def forward(self, model: nn.Module, batch: Tree) -> Tree:
-        """The outputs, for the other methods. Runs in the trial's precision; they get its tensors in float32."""
+        """Return the outputs, for the other methods.
+
+        It runs in the trial's precision; they get its tensors in float32.
+        """
 
     def loss(self, outputs: Tree, batch: Tree) -> tuple[torch.Tensor, Number]:
-        """(sum, weight): a sum of losses, and what it is divided by to be a mean, such as examples or unmasked tokens.
+        """Return (sum, weight): a sum of losses, and what divides it into a mean, such as examples or unmasked tokens.
 
         Both are sums over the batch's parts, a scalar each. The study sums both over micro-batches and workers, then
         divides, so an update does not depend on how a batch is split. A part may have the weight 0, a whole batch not.
         """
 
     def evaluate(self, outputs: Tree, batch: Tree) -> Mapping[str, Number]:
-        """Sums over a test batch by name, from which `finish` makes metrics: numbers, or tensors such as counts by
-        class. They are summed over all batches and workers."""
+        """Return sums over a test batch by name, from which `finish` makes metrics.
+
+        They are numbers, or tensors such as class counts.
+
+        They are summed over all batches and workers.
+        """
 
     def finish(self, sums: Mapping[str, Any]) -> Mapping[str, float]:
-        """Metrics by name, from the sums over the whole test set: floats, and float64 tensors on the CPU.
+        """Return metrics by name, from the sums over the whole test set: floats, and float64 tensors on the CPU.
 
         Each is reported as test_<name>; one is `workload.metric`. The mean loss is there as test_loss already.
         """
@@ -61,31 +68,31 @@ class ExamplesTask:
         self.per_example, self.metric = loss, metric
 
     def forward(self, model: nn.Module, batch: Tree) -> torch.Tensor:
-        """The model's outputs (N, K). Raises ValueError for another form."""
+        """Return the model's outputs (N, K). Raises ValueError for another form."""
         outputs = model(batch[0])
         require_outputs(outputs, batch[0].shape[0])
         assert isinstance(outputs, torch.Tensor)
         return outputs
 
     def loss(self, outputs: torch.Tensor, batch: Tree) -> tuple[torch.Tensor, int]:
-        """The sum of the losses, in an evaluation in float64, and N."""
+        """Return the sum of the losses, in an evaluation in float64, and N."""
         losses = self.per_example(outputs, batch[1])
         return losses.sum(dtype=None if torch.is_grad_enabled() else torch.float64), batch[1].shape[0]
 
     def evaluate(self, outputs: torch.Tensor, batch: Tree) -> Mapping[str, Number]:
-        """The sum of the metric's values, and N."""
+        """Return the sum of the metric's values, and N."""
         return {
             "values": self.metric.function(outputs, batch[1]).sum(dtype=torch.float64),
             "examples": len(batch[1]),
         }
 
     def finish(self, sums: Mapping[str, Any]) -> Mapping[str, float]:
-        """The mean."""
+        """Return the mean."""
         return {self.metric.name: sums["values"] / sums["examples"]}
 
 
 def make_task(task: str | None, loss: str, metric: str, num_classes: int | None) -> Task:
-    """The user's task of that import path; None: that of the named loss and metric, for `num_classes` classes.
+    """Make the user's task of that import path; None: the task of the named loss and metric, for `num_classes` classes.
 
     num_classes: None only with a task.
 
@@ -110,7 +117,7 @@ def counts_tokens(task: Task) -> bool:
 
 
 def tokens_of(task: Task, batch: Tree) -> Number:
-    """What the task's `tokens` counts in a batch. Raises ValueError unless it is one number."""
+    """Return the tokens of a batch, as the task's `tokens` counts them. Raises ValueError unless it is one number."""
     number: Any = task.tokens(batch)  # type: ignore[attr-defined]
     if isinstance(number, torch.Tensor) and number.numel() == 1:
         return number.detach().reshape(())
@@ -122,10 +129,10 @@ def tokens_of(task: Task, batch: Tree) -> Number:
 class ShardLoss(nn.Module):
     """The module that a gradient strategy may wrap: a shard's batch -> (its loss sum, its weight).
 
-    A strategy sums gradients. What a loss sum is divided by has to be summed beside them, and must not cost a
-    collective of its own. So it travels as a gradient: `weight` is a parameter of zeros that adds weight · 0 to the
-    loss, and its gradient is the weight. Rejected: to sum the weight before backward, a wait in every step. A task that
-    counts examples has none of this (`weight` is None): the loop knows its weights beforehand.
+    A strategy sums gradients. The loss sum's divisor has to be summed beside them, and must not cost a further
+    collective. So it travels as a gradient: `weight` is a parameter of zeros that adds weight · 0 to the loss, and its
+    gradient is the weight. Rejected: to sum the weight before backward, a wait in every step. A task that counts
+    examples has none of this (`weight` is None): the loop knows its weights beforehand.
 
     An empty shard gives a zero that depends on every parameter. Its backward makes zero gradients everywhere and runs
     DistributedDataParallel's hooks, so the worker takes part in every collective. Rejected: to send an empty batch
@@ -144,7 +151,7 @@ class ShardLoss(nn.Module):
         runs_empty: bool = False,
         fills_unused: bool = False,
     ) -> None:
-        """fills_unused: give parameters that took no part in a batch's loss a gradient of zeros."""
+        """Wrap the model. fills_unused: give parameters that took no part in a batch's loss a gradient of zeros."""
         super().__init__()
         self.model = model
         self.task = task
@@ -152,7 +159,7 @@ class ShardLoss(nn.Module):
         self.channels_last = channels_last
         self.runs_empty = runs_empty
         self.fills_unused = fills_unused
-        self.is_compiled = False  # whether the model is: each number of examples then has code of its own
+        self.is_compiled = False  # whether the model is: each number of examples then has separate code
         self.weight: nn.Parameter | None = None  # gradient (2,): the loss's weight; whether some weight is not finite
         trained = self.trained_parameters()
         if not getattr(task, "counts_examples", False) and trained:
@@ -161,7 +168,7 @@ class ShardLoss(nn.Module):
             self.weight = nn.Parameter(torch.zeros(2, dtype=number, device=trained[0].device))
 
     def forward(self, batch: Tree) -> tuple[torch.Tensor, Number]:
-        """The loss sum, a scalar, and its weight, of a batch of N examples; N may be 0."""
+        """Return the loss sum, a scalar, and its weight, of a batch of N examples; N may be 0."""
         is_empty = not count(batch)
         if is_empty and not self.runs_empty:
             return self._zero(), 0
@@ -177,7 +184,7 @@ class ShardLoss(nn.Module):
         return total + self._zero() if is_empty or self.fills_unused else total, weight
 
     def predict(self, batch: Tree) -> Tree:
-        """The task's outputs, computed in the precision and memory order, returned in at least float32."""
+        """Return the task's outputs, computed in the precision and memory order, returned in at least float32."""
         if self.channels_last:
             batch = mapped(_channels_last, batch)
         if self.is_compiled:
@@ -189,11 +196,11 @@ class ShardLoss(nn.Module):
         return mapped(lambda tensor: tensor.float() if tensor.dtype in HALF else tensor, outputs)
 
     def trained_parameters(self) -> list[nn.Parameter]:
-        """The model's parameters that need gradients, in its order, each once."""
+        """Return the model's parameters that need gradients, in its order, each once."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def summed_parameters(self) -> list[nn.Parameter]:
-        """Those whose gradients are summed over the workers: the trained ones, and the weight if there is one."""
+        """Return the parameters whose gradients the workers sum: the trained ones, and the weight if there is one."""
         return [*self.trained_parameters(), *([] if self.weight is None else [self.weight])]
 
     def _zero(self) -> torch.Tensor:
@@ -201,7 +208,7 @@ class ShardLoss(nn.Module):
 
 
 def checked_loss(task: Task, outputs: Tree, batch: Tree) -> tuple[torch.Tensor, Number]:
-    """The task's loss. Raises ValueError unless it is a scalar tensor with its weight, a number."""
+    """Return the task's loss. Raises ValueError unless it is a scalar tensor with its weight, a number."""
     pair = task.loss(outputs, batch)
     remedy = "return (sum, weight): the sum of the losses as a scalar tensor, and the number that makes it a mean"
     if not isinstance(pair, tuple) or len(pair) != 2:
@@ -218,7 +225,10 @@ def checked_loss(task: Task, outputs: Tree, batch: Tree) -> tuple[torch.Tensor, 
 
 
 def wrong_weight(gradient: torch.Tensor) -> InputError | None:
-    """What is wrong with a step's weights, by the gradient of `ShardLoss.weight` summed over the workers; else None."""
+    """Return what is wrong with a step's weights, else None.
+
+    It reads the gradient of `ShardLoss.weight`, summed over the workers.
+    """
     weight, others = gradient.tolist()
     remedy = "return as weight what the sum is divided by to be a mean, above 0 in every whole batch"
     if others > 0:

@@ -81,7 +81,7 @@ def _leaves(tree: Tree) -> Iterator[tuple[str, Any]]:
 
 def count(batch: Tree) -> int:
     """Return N, by the first tensor. Raises InputError for a batch without tensors."""
-    first = batch[0] if type(batch) is tuple and batch else batch  # as of most batches, and every step asks
+    first = batch[0] if type(batch) is tuple and batch else batch  # most batches are tuples, and every step asks
     if isinstance(first, torch.Tensor) and first.dim():
         return first.shape[0]
     for place, tensor in tensors(batch):

@@ -1,4 +1,4 @@
-"""The one atomic write: a file appears, or is replaced, whole."""
+"""The one atomic write: a file appears whole, or is replaced whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-ASIDE_CHARACTERS = 32  # of what tells apart the temporary files of several writers of one name
+ASIDE_CHARACTERS = 32  # that distinguish the temporary files of several writers of one name
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def write_whole(path: Path, data: bytes | memoryview, *, durable: bool = False) 
 
 
 def aside_prefix(path: str) -> str:
-    """Return how the names of a path's temporary files start; ASIDE_CHARACTERS that tell the writers apart follow."""
+    """Return how the names of a path's temporary files start; ASIDE_CHARACTERS that distinguish the writers follow."""
     return f".{path.rpartition('/')[2]}."
 
 

@@ -1,4 +1,4 @@
-"""How long a plan's trials will take, by the last timings of their like. Pure."""
+"""How long a plan's trials will take, by the last timings of comparable trials. Pure."""
 
 import itertools
 import json
@@ -25,7 +25,7 @@ class Span(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Span":
-        """Return the ends and the median of what the timings say; of one timing, what it may be off."""
+        """Return the least, the median and the most of the timings; of one timing, by how much it may be off."""
         if len(values) == 1:
             return cls(values[0] / ONE_TIMING, values[0], values[0] * ONE_TIMING)
         return cls(min(values), statistics.median(values), max(values))
@@ -33,7 +33,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """What one training that was timed says of others."""
+    """One timed training, from which the times of others are estimated."""
 
     source: str  # what was timed, in words: the study, or what was measured just now
     way: str  # see `way_of`
@@ -80,9 +80,9 @@ class LastTimings:
     """The last timings of each cell, and of each way of training."""
 
     def __init__(self, studies: Iterable[Iterable[Timing]]) -> None:
-        """Take the timings of studies, those of the last study first.
+        """Take the timings of studies, the last study's first.
 
-        Of a cell those on the fewest nodes count: a study places its workers on as few as can hold them.
+        In a cell the timings on the fewest nodes count: a study places its workers on as few as can hold them.
         """
         self._cells: dict[tuple[str, int, int], list[Timing]] = {}
         self._ways: dict[str, list[Timing]] = {}
@@ -97,7 +97,7 @@ class LastTimings:
             self._cells, self._ways = cells | self._cells, ways | self._ways
 
     def of_cell(self, trial: TrialPlan) -> Sequence[Timing]:
-        """Return those with the trial's num_gpus and batch_size."""
+        """Return the timings with the trial's num_gpus and batch_size."""
         return self._cells.get((way_of(trial.workload, trial.train), trial.num_gpus, trial.batch_size), ())
 
     def used_for(self, trial: TrialPlan) -> Sequence[Timing]:
@@ -142,13 +142,13 @@ class Estimate:
     timing_runs: Sequence[TrialPlan]  # that follow, one at a time, each named by the trial whose steps it times
     epochs: int  # of all trials; evaluations, where a period is no epoch; the most, if trials may stop early
     worker_epochs: int  # each trial's epochs times its workers, summed
-    spans: Sequence[Span] | None  # of `trials`, then of `timing_runs`; None: nothing like one of them was timed
+    spans: Sequence[Span] | None  # of `trials`, then of `timing_runs`; None: no comparable trial was timed
     timed: int  # trials whose num_gpus and batch_size were timed
     rests_on: Sequence[str]  # the sources of the timings that count
 
     @property
     def worker_seconds(self) -> Span | None:
-        """Each training's seconds times its workers, summed. Trials alike differ alike, so the ends are summed too."""
+        """Each training's seconds times its workers, summed. Equal trials err together, so the ends are summed too."""
         if self.spans is None:
             return None
         workers = [trial.num_gpus for trial in (*self.trials, *self.timing_runs)]

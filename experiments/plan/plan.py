@@ -15,30 +15,28 @@ from scalestudy.experiments.spec.sweep_section import ITEMS
 from scalestudy.training.config import Train, Workload
 
 PLAN_VERSION = 2
-"""Of the files of a study's folder: plan.json, journal, trials.jsonl. scalestudy 0.1 and 0.2 wrote version 1."""
+"""Version of a study's files: plan.json, journal, trials.jsonl. scalestudy 0.1 and 0.2 wrote version 1."""
 SHORT_NAMES: Mapping[str, str] = {"num_gpus": "workers", "batch_size": "batch", "learning_rate": "lr"}
 """Short names of parameters in run names and tables."""
 ID_FORMAT = 2
-"""Of the parameters that a trial's id hashes, and of how they are written."""
+"""Version of the parameters that a trial's id hashes, and of how they are written."""
 NO_STEP_TIME = frozenset({"learning_rate", "seed", *(f"train.{key}" for key in NO_STEP)})
 """Swept parameters that can't change the time of a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialPlan:
-    """One point of the sweep with one seed, as plain data, made before any resource is asked for.
+    """One point of the sweep with one seed, as plain data, made before any resource is asked for."""
 
-    trial_id: 12 hex digits. The same resolved parameters always have the same id.
-    kind: a timing trial (`timing_runs.timing_trials`) only times a few steps; its `train` also has `max_steps`.
-    params: num_gpus, batch_size (examples, all workers together), learning_rate (nominal) and seed, then the other
-    swept parameters by their dotted name. workload, train: the spec's sections with the swept values put in.
-    """
-
-    trial_id: str
+    trial_id: str  # 12 hex digits, the same for the same resolved parameters
     kind: Literal["training", "timing"] = "training"
+    """A timing trial (`timing_runs.timing_trials`) only times a few steps; its `train` also has `max_steps`."""
     params: dict[str, Any]
-    workload: dict[str, Any]
-    train: dict[str, Any]
+    """num_gpus, batch_size (examples, all workers together), learning_rate (nominal) and seed, then the other swept
+    parameters by their dotted name.
+    """
+    workload: dict[str, Any]  # the spec's section with the swept values put in
+    train: dict[str, Any]  # the spec's section with the swept values put in
 
     @property
     def num_gpus(self) -> int:
@@ -81,7 +79,7 @@ class TrialPlan:
         return name_of(self.kind, self.params)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data. `TrialPlan(**plain)` gives an equal trial."""
+        """Return plain data. `TrialPlan(**plain)` gives an equal trial."""
         return {
             "trial_id": self.trial_id,
             "kind": self.kind,
@@ -93,17 +91,17 @@ class TrialPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """The trials of a study, in the order in which they run.
-
-    to_suggest: set if a search makes the trials while the study runs. `with_trials` adds them in the order of the
-    suggestions. factorised: set if the trials are trainings that stand for a whole grid. When they have ended, the
-    held-out cells are chosen, and `with_trials` adds their trials.
-    """
+    """The trials of a study, in the order in which they run."""
 
     study: str
     trials: tuple[TrialPlan, ...]
     to_suggest: ToSuggest | None = None
+    """Set if a search makes the trials while the study runs; `with_trials` adds them in the order of suggestion."""
     factorised: Factorised | None = None
+    """Set if the trials are trainings that stand for a whole grid.
+
+    When they have ended, the held-out cells are chosen, and `with_trials` adds their trials.
+    """
 
     @property
     def expected_trials(self) -> int:
@@ -142,18 +140,18 @@ class Plan:
         return tuple(sorted({*more, *(trial.num_gpus for trial in self.trials)}))
 
     def by_id(self) -> dict[str, TrialPlan]:
-        """The trials by their ids, in order."""
+        """Return the trials by their ids, in order."""
         return {trial.trial_id: trial for trial in self.trials}
 
     def with_trials(self, trials: Iterable[TrialPlan]) -> "Plan":
-        """A copy of the plan with these trials added. Trials that it already has stay as they are."""
+        """Return a copy of the plan with these trials added. Trials that it already has stay as they are."""
         known = self.by_id()
         for trial in trials:
             known.setdefault(trial.trial_id, trial)
         return replace(self, trials=tuple(known.values()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as in `plan.json`."""
+        """Return plain data, as in `plan.json`."""
         trials = [trial.to_dict() for trial in self.trials]
         more = {"to_suggest": self.to_suggest, "factorised": self.factorised}
         there = {key: asdict(part) for key, part in more.items() if part}
@@ -179,7 +177,7 @@ class Plan:
 
 
 def make_plan(spec: StudySpec) -> Plan:
-    """Makes the trials of a spec, ordered by num_gpus, so that worker groups are seldom replaced.
+    """Make the trials of a spec, ordered by num_gpus, so that worker groups are seldom replaced.
 
     A grid runs over the chosen points, then batch_size, learning_rate, other swept keys in the spec's order, and the
     seed, which changes fastest. Random points keep the order in which they were drawn. TPE has no trials yet:
@@ -206,18 +204,21 @@ def make_plan(spec: StudySpec) -> Plan:
 
 
 def point_trials(spec: StudySpec, cell: Cell) -> list[TrialPlan]:
-    """The trials of one point of a spec's space, one for each seed."""
+    """Return the trials of one point of a spec's space, one for each seed."""
     return _trials(cell, spec.sweep.seed, spec.to_dict())
 
 
 def corner_trials(spec: StudySpec, most: int = 1_000) -> list[TrialPlan]:
-    """Trials at the corners of a spec's space, with one seed. What holds for them holds for all suggested trials."""
+    """Return trials at the corners of a spec's space, with one seed.
+
+    What holds for them holds for all suggested trials.
+    """
     corners = itertools.islice(Space.of(spec.sweep).corners(), most)
     return [point_trials(spec, cell)[0] for cell in corners]
 
 
 def _trials(cell: Cell, seeds: Iterable[int] | None, resolved: Mapping[str, Any]) -> list[TrialPlan]:
-    """The trials of one point. seeds: None if the point has its own. resolved: the spec as plain data."""
+    """Return the trials of one point. seeds: None if the point has its own. resolved: the spec as plain data."""
     trials = []
     for params in [cell] if seeds is None else [{**cell, "seed": seed} for seed in seeds]:
         swept = with_swept(resolved, params)
@@ -228,7 +229,7 @@ def _trials(cell: Cell, seeds: Iterable[int] | None, resolved: Mapping[str, Any]
 
 
 def with_swept(resolved: Mapping[str, Any], params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A copy of a spec, as plain data, with the swept values of a trial or a cell put into `train` and `workload`."""
+    """Return a spec's plain data with the swept values of a trial or cell in its `train` and `workload`."""
     for key, value in params.items():
         if key not in ITEMS:
             resolved = _with(resolved, key.split("."), value)
@@ -236,7 +237,7 @@ def with_swept(resolved: Mapping[str, Any], params: Mapping[str, Any]) -> Mappin
 
 
 def _with(section: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
-    """A copy of a section with the value at `path` replaced."""
+    """Return a copy of a section with the value at `path` replaced."""
     first, *rest = path
     return {**section, first: _with(section[first], rest, value) if rest else value}
 
@@ -263,45 +264,47 @@ def trial_id(
 
 
 def at_size(trial: TrialPlan, num_gpus: int) -> TrialPlan:
-    """The same training with another num_gpus. It has no id."""
+    """Return the same training with another num_gpus. It has no id."""
     return replace(trial, trial_id="", params={**trial.params, "num_gpus": num_gpus})
 
 
 def cell_of(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a trial without the seed."""
+    """Return the parameters of a trial without the seed."""
     return {key: value for key, value in params.items() if key != "seed"}
 
 
 def step_params(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a trial that change the time of a step."""
+    """Return the parameters of a trial that change the time of a step."""
     return without(params, NO_STEP_TIME)
 
 
 def without(section: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """A copy of a section without these keys."""
+    """Return a copy of a section without these keys."""
     return {key: value for key, value in section.items() if key not in keys}
 
 
 def name_of(kind: str, params: Mapping[str, Any]) -> str:
-    """The run name of a trial, by its kind."""
+    """Return the run name of a trial, by its kind."""
     return f"timing {label(step_params(params))}" if kind == "timing" else label(params)
 
 
 def label(params: Mapping[str, Any]) -> str:
-    """Parameters as `workers=2 batch=256 lr=0.2 seed=0`. Others have the last part of their dotted name."""
+    """Return the parameters as `workers=2 batch=256 lr=0.2 seed=0`. Others have the last part of their dotted name."""
     return " ".join(f"{short_name(key)}={value_text(value)}" for key, value in params.items())
 
 
 def value_text(value: Any) -> str:
-    """The value of a parameter in run names: `0.2`, `sgd`, `[1,2]`."""
+    """Return the value of a parameter in run names: `0.2`, `sgd`, `[1,2]`."""
     if isinstance(value, float):
         return f"{value:g}"
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def short_name(key: str) -> str:
-    """The name of a parameter in run names and table heads: `train.optimizer.momentum` is momentum, and the argument
-    `workload.model_args.width` is model.width: a user's name may be that of another key."""
+    """Return the name of a parameter in run names and table heads: `train.optimizer.momentum` is momentum.
+
+    The argument `workload.model_args.width` is model.width: a user's name may equal another key's.
+    """
     if is_argument(key):
         return key.removeprefix("workload.").replace("_args.", ".", 1)
     return SHORT_NAMES.get(key, key.rpartition(".")[2])

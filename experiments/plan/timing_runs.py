@@ -4,8 +4,8 @@ Trials that share a node disturb each other's timings. So each kind of step gets
 themselves, and timings are taken from these (docs/concepts.md: Timed alone). A kind of step is one combination of the
 swept parameters that change the time of a step.
 
-Within a run steps are alike, and between runs they differ: memory lies elsewhere, a neighbour came or went. So each
-kind of step is timed by runs that were started apart, with those of other kinds between them.
+Within a run steps take the same time, and between runs they differ: memory lies elsewhere, a neighbour came or went. So
+each kind of step is timed by separate runs, with runs of other kinds between them.
 """
 
 import json
@@ -27,7 +27,7 @@ TIMED_SECONDS = 2.0
 LEAST_WARM_UP = 5
 """Least steps of its warm-up, even if the spec's trials have fewer: such a run has no other warm-up."""
 TIMED = ("finished", "at_target", "stopped")
-"""Statuses of trials whose epochs were all timed to their end."""
+"""Statuses of trials whose epochs were all timed."""
 DISTURBED = "shared_node"
 
 Record = Mapping[str, Any]
@@ -36,7 +36,7 @@ Record = Mapping[str, Any]
 def timing_trials(
     spec: StudySpec, trials: Iterable[TrialPlan], records: Mapping[str, Record], factorised: Factorised | None = None
 ) -> list[TrialPlan]:
-    """The timing runs that a study needs when its sweep is over.
+    """Return the timing runs that a study needs when its sweep is over.
 
     Each round times every kind of step once. The largest num_gpus comes first, so that the groups that the sweep has
     left are used before others start; the next round goes back, so that it begins with the group at hand. A kind of
@@ -93,7 +93,10 @@ def timing_trials(
 
 
 def _longer(train: Mapping[str, Any], most: int, record: Record) -> dict[str, Any]:
-    """Keys of `train` that let a timing run make so many steps; one that is not counted in epochs has one record."""
+    """Return keys of `train` that let a timing run make so many steps.
+
+    A training that is not counted in epochs has one record.
+    """
     length = length_of(train)
     if length.unit != "epochs":
         return {"steps": max(length.steps or 0, most), "eval_every": {"steps": most}, "tokens": None}
@@ -102,12 +105,12 @@ def _longer(train: Mapping[str, Any], most: int, record: Record) -> dict[str, An
 
 
 def timed_steps(like: TrialPlan) -> int:
-    """Steps of the timing run for a trial, with its warm-up."""
+    """Return the steps of the timing run for a trial, with its warm-up."""
     return max(int(like.train["warm_up_steps"]), LEAST_WARM_UP) + TIMED_STEPS
 
 
 def timing_kinds(trials: Iterable[TrialPlan]) -> list[TrialPlan]:
-    """The first trial of each kind of step."""
+    """Return the first trial of each kind of step."""
     first: dict[str, TrialPlan] = {}
     for trial in trials:
         first.setdefault(step_key(trial.params), trial)
@@ -115,5 +118,5 @@ def timing_kinds(trials: Iterable[TrialPlan]) -> list[TrialPlan]:
 
 
 def step_key(params: Mapping[str, Any]) -> str:
-    """The kind of a trial's steps. Trials with the same key have steps of the same duration."""
+    """Return the kind of a trial's steps. Trials with the same key have steps of the same duration."""
     return json.dumps(step_params(params), sort_keys=True)

@@ -25,7 +25,7 @@ __all__ = ["draw", "write_report"]
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Switches off Python's garbage collector.
+    """Switch off Python's garbage collector.
 
     The records of a large study are millions of objects without cycles. Searching them again and again takes a quarter
     of the report's time. As a decorator it ends when they are freed, so that they are not searched then either.
@@ -43,8 +43,8 @@ def _without_garbage_collection() -> Iterator[None]:
 def write_report(folder: StudyFolder, wall_seconds: float | None = None, *, include_flagged: bool = False) -> Path:
     """Write summary.json and report.html, its result, from spec.yaml, plan.json and trials.jsonl.
 
-    wall_seconds: of the whole study. None keeps that of an earlier summary.json, or else takes it from the trials' own
-    times. include_flagged: fit laws also to timings whose flags say that they were disturbed.
+    wall_seconds: of the whole study. None keeps an earlier summary.json's, or else takes it from the trials' own times.
+    include_flagged: fit laws also to timings whose flags say that they were disturbed.
 
     Raises OSError if a file is missing, ValueError if one can't be read.
     """

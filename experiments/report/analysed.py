@@ -18,17 +18,14 @@ from scalestudy.experiments.study.folder import StudyFolder
 
 @dataclass(frozen=True, kw_only=True)
 class AnalysedStudy:
-    """Spec, cells, their times to the spec's targets, and the summary with the study's id.
-
-    runs_page: of its experiment in MLflow.
-    """
+    """Spec, cells, their times to the spec's targets, and the summary with the study's id."""
 
     spec_yaml: str
     spec: StudySpec
     cells: Sequence[Cell]
     by_target: Mapping[float, TargetTimes]
     summary: dict[str, Any]
-    runs_page: str | None
+    runs_page: str | None  # of its experiment in MLflow
 
     @classmethod
     def of(
@@ -64,7 +61,7 @@ class AnalysedStudy:
         )
 
     def page_data(self, *, more_targets: bool = True) -> dict[str, Any]:
-        """What the page explores: see `explorer_data`."""
+        """Return what the page explores: see `explorer_data`."""
         return explorer_data(
             self.spec,
             self.cells,

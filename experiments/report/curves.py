@@ -1,4 +1,4 @@
-"""The lines that the page draws of a cell: its metric over epochs and over seconds, medians over seeds."""
+"""The curves that the page draws for a cell: medians over seeds of its metric, over epochs and over seconds."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ Points = tuple[Sequence[float], Sequence[float]]
 
 
 def points_by_epoch(cell: Cell) -> Points:
-    """Epochs, and the median of the metric over the seeds that have each epoch."""
+    """Return epochs, and the median of the metric over the seeds that have each epoch."""
     curves = [
         {
             int(epoch["epoch"]): (int(epoch["epoch"]), value)
@@ -23,15 +23,15 @@ def points_by_epoch(cell: Cell) -> Points:
 
 
 def points_by_seconds(cell: Cell) -> Points:
-    """Median seconds and median metric over seeds, after each epoch."""
+    """Return the median seconds and median metric over seeds, after each epoch."""
     return _medians(cell, [dict(enumerate(cell.curve(trial))) for trial in cell.with_status(COUNTED)])
 
 
 def _medians(cell: Cell, curves: Sequence[Mapping[int, tuple[float, float]]]) -> Points:
-    """The line of a cell: medians over its seeds. curves: of each seed, (place on the axis, value) by number.
+    """Return the line of a cell: medians over its seeds. curves: of each seed, (place on the axis, value) by number.
 
-    Where trainings stop at the target, the fast seeds end first, and a median over the slow ones would fall: one that
-    has ended keeps its last value, and the line ends where fewer than half go on.
+    Where trainings stop at the target, the fast seeds end first, and a median over the slow ones would fall. So a seed
+    that has ended keeps its last value, and the line ends where fewer than half go on.
     """
     curves = [points for points in curves if points]
     stops = bool(cell.with_status(("at_target",)))

@@ -24,9 +24,9 @@ HATCHES = ("", "", "///", "")
 INK, RULE, MUTED, PAPER = "#16181c", "#d9dce1", "#8d939c", "#fdfdfc"
 _CSS: Mapping[str, str] = {INK: "currentColor", RULE: "var(--rule)", MUTED: "var(--muted)", PAPER: "var(--paper)"}
 WIDTH_INCHES, HEIGHT_INCHES = 5.0, 3.2
-"""One panel. Its text is still readable on a telephone."""
+"""The size of one panel. Its text is readable on a telephone."""
 LEGEND_CHARACTERS = 68
-"""Characters of labels and handles for which one row of a legend has room."""
+"""Characters of labels and handles that one row of a legend holds."""
 MOST_TICKS = 13
 LEAST_RATIO = 4.0
 TICK_STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7), tuple(step / 10 for step in range(10, 100, 2)))
@@ -75,18 +75,18 @@ class Drawn:
 
 
 def not_drawn(name: str, title: str, why: str) -> Drawn:
-    """A figure that can't be drawn. why: a clause without a full stop."""
+    """Return a figure that can't be drawn. why: a clause without a full stop."""
     return Drawn(name=name, title=title, caption=f"Not drawn: {why}.")
 
 
 def sentences(*parts: str) -> str:
-    """The parts of a caption, joined. Empty ones are left out."""
+    """Join the parts of a caption. Empty ones are left out."""
     return " ".join(part for part in parts if part)
 
 
 @contextmanager
 def canvas(height: float = HEIGHT_INCHES) -> Iterator[tuple["Figure", "Axes"]]:
-    """A figure of one panel with its axes, in the report's style. Draw and export it inside."""
+    """Yield a figure of one panel with its axes, in the report's style. Draw and export it inside."""
     import matplotlib as mpl  # here, since it is slow to import and analysis does not need it
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -119,21 +119,21 @@ def export(figure: "Figure", name: str, title: str, caption: str) -> Drawn:
 
 
 def line_handle(**looks: Any) -> Any:
-    """A legend's entry for a line or a marker."""
+    """Return a legend's entry for a line or a marker."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], **looks)
 
 
 def patch_handle(**looks: Any) -> Any:
-    """A legend's entry for an area."""
+    """Return a legend's entry for an area."""
     from matplotlib.patches import Patch
 
     return Patch(**looks)
 
 
 def legend_below(figure: "Figure", handles: list[Any]) -> None:
-    """A legend under the axes, where it hides no data. The figure grows by its rows, the axes keep their size."""
+    """Add a legend under the axes, where it hides no data. The figure grows by its rows, the axes keep their size."""
     if not handles:
         return
     longest = max(len(str(handle.get_label())) for handle in handles)
@@ -145,7 +145,7 @@ def legend_below(figure: "Figure", handles: list[Any]) -> None:
 
 
 def plain_log_axes(axes: "Axes", which: Literal["x", "y", "xy"]) -> None:
-    """Makes one or both axes logarithmic, with ticks that read as plain numbers."""
+    """Make one or both axes logarithmic, with ticks that read as plain numbers."""
     from matplotlib.ticker import NullLocator
 
     axes.set(**{f"{letter}scale": "log" for letter in which})
@@ -159,13 +159,16 @@ def plain_log_axes(axes: "Axes", which: Literal["x", "y", "xy"]) -> None:
 
 
 def widened(low: float, high: float) -> tuple[float, float]:
-    """The ends of a log axis, at least a factor of `LEAST_RATIO` apart: on less, small differences look large."""
+    """Return the ends of a log axis, at least a factor of `LEAST_RATIO` apart.
+
+    On less, small differences look large.
+    """
     short = max(1.0, LEAST_RATIO * low / high) ** 0.5
     return low / short, high * short
 
 
 def log_sizes_axis(axes: "Axes", sizes: Sequence[float]) -> None:
-    """A logarithmic x axis with a tick for each size tried. If there are many, every other one or fewer."""
+    """Make a logarithmic x axis with a tick for each size tried. If there are many, every other one or fewer."""
     from matplotlib.ticker import NullLocator
 
     axes.set_xscale("log", base=2)
@@ -176,7 +179,7 @@ def log_sizes_axis(axes: "Axes", sizes: Sequence[float]) -> None:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers within the limits of a log axis, about evenly spaced: three or more if there are so many."""
+    """Return round numbers within the limits of a log axis, about evenly spaced: three or more if there are so many."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks: list[float] = []
     for steps in TICK_STEPS:

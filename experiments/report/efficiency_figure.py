@@ -41,7 +41,7 @@ from scalestudy.experiments.report.drawing import (
 from scalestudy.experiments.report.flags import flag_mark, flag_words, used_all_the_same
 
 ENOUGH_SIZES = 3
-"""Any law fits fewer numbers of workers."""
+"""Fewest numbers of workers for a law: any law fits fewer."""
 MOST_POINTS = 60
 MOST_LINES = len(PALETTE)
 LOG_FROM_WORKERS = 16
@@ -50,17 +50,14 @@ LOG_FROM_WORKERS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class LawCurve:
-    """Speed-up over one worker by a law, at the workers of x, with its band if there is one.
-
-    measured: the largest number of workers measured. A law that may not be extrapolated ends there.
-    """
+    """Speed-up over one worker by a law, at the workers of x, with its band if there is one."""
 
     kind: Literal["usl", "step time"]
     x: Sequence[float]
     y: Sequence[float]
     low: Sequence[float] | None
     high: Sequence[float] | None
-    measured: float
+    measured: float  # the largest number of workers measured. A law that may not be extrapolated ends there
 
 
 @dataclass(frozen=True)
@@ -119,7 +116,7 @@ def _caption(summary: Summary, lines: Sequence[Line]) -> str:
 
 
 def lines_of_batches(summary: Summary) -> list[Line]:
-    """Timings of strong scaling, a line for all that differ only in num_gpus. The fastest stands first.
+    """Return timings of strong scaling, a line for all that differ only in num_gpus. The fastest stands first.
 
     Lines of one point are left out.
     """
@@ -137,7 +134,7 @@ def lines_of_batches(summary: Summary) -> list[Line]:
 
 
 def _draw_line(axes: Any, line: Line, place: int) -> None:
-    """The measured points, and through them the law, solid as far as was measured. Without a law: straight pieces."""
+    """Draw the measured points and the law, solid as far as was measured. Without a law: straight pieces."""
     colour, marker = PALETTE[place], MARKERS[place]
     name, y = f"{line.name}{flag_mark(line.rows)}", [row["efficiency"] for row in line.rows]
     if line.law is None:
@@ -168,7 +165,7 @@ def _law_handles(lines: Sequence[Line]) -> list[Any]:
 
 
 def _label_ends(axes: Any, ends: Sequence[tuple[float, float]]) -> None:
-    """The value at each line's end, unless it would overlap the one above."""
+    """Write the value at each line's end, unless it would overlap the one above."""
     room = 0.06 * max(y for _, y in ends)
     above: tuple[float, float] | None = None
     for x, y in sorted(ends, reverse=True):
@@ -178,7 +175,7 @@ def _label_ends(axes: Any, ends: Sequence[tuple[float, float]]) -> None:
 
 
 def _law_words(summary: Summary, lines: Sequence[Line]) -> str:
-    """What the topmost law says, or why the topmost line has none."""
+    """Say what the topmost law shows, or why the topmost line has none."""
     if not lines:
         return ""
     first = next((line for line in lines if line.law), None)
@@ -197,7 +194,7 @@ def _law_words(summary: Summary, lines: Sequence[Line]) -> str:
 
 
 def _why_no_law(summary: Summary, line: Line) -> str:
-    """The reason, as a clause. A fit without a reason of its own has too few sizes, or none with one worker."""
+    """Return the reason, as a clause. A fit that gives no reason has too few sizes, or none with one worker."""
     params = line.rows[0]["params"]
     part, fit = part_for(summary, "usl", params), usl_fit(summary, params)
     if not present(part):
@@ -209,7 +206,7 @@ def _why_no_law(summary: Summary, line: Line) -> str:
 
 
 def law_of(summary: Summary, rows: Sequence[Mapping[str, Any]]) -> LawCurve | None:
-    """The law to draw through the speed-ups of one batch size, or None if the data identify none.
+    """Return the law to draw through the speed-ups of one batch size, or None if the data identify none.
 
     rows: its timings, which differ only in num_gpus. Flagged ones count if the laws were fitted to such as well.
     """
@@ -224,7 +221,7 @@ def law_of(summary: Summary, rows: Sequence[Mapping[str, Any]]) -> LawCurve | No
 
 
 def _usl_curve(fit: Mapping[str, Any]) -> LawCurve | None:
-    """The fitted throughput over that of one worker. It goes beyond the measured if σ and κ are both identified.
+    """Return the fitted throughput over one worker's. It goes beyond the measured if σ and κ are both identified.
 
     None without a curve, with too few sizes, or if one worker was not measured.
     """
@@ -246,7 +243,7 @@ def _usl_curve(fit: Mapping[str, Any]) -> LawCurve | None:
 
 
 def _step_time_curve(summary: Summary, params: Mapping[str, Any], sizes: Sequence[int]) -> LawCurve | None:
-    """S(K) = T_iter(1, B)/T_iter(K, B/K), docs/formulas.md §4, between the sizes that were measured."""
+    """Return S(K) = T_iter(1, B)/T_iter(K, B/K), docs/formulas.md §4, between the sizes that were measured."""
     model = part_for(summary, "throughput_model", params)
     times = step_times(model)
     if times is None or len(set(sizes)) < ENOUGH_SIZES:
@@ -256,7 +253,7 @@ def _step_time_curve(summary: Summary, params: Mapping[str, Any], sizes: Sequenc
     batch, data = float(params["batch_size"]), number_of(model.get("data_seconds")) or 0.0
 
     def speed_up(size: float) -> Estimate:
-        """The same constants make both times of a step, so that their errors partly cancel."""
+        """Return the speed-up. The same constants make both times of a step, so their errors partly cancel."""
 
         def gain(law: Constants) -> float:
             one, several = law.step_seconds([1.0, size], [batch, batch / size]) + data
@@ -277,9 +274,9 @@ def _step_time_curve(summary: Summary, params: Mapping[str, Any], sizes: Sequenc
 
 
 def step_times(model: Mapping[str, Any]) -> StepTimes | None:
-    """The law of a step's time on one node.
+    """Return the law of a step's time on one node.
 
-    None if a parameter that it needs is not identified, or if workers spanned nodes, which their number does not tell.
+    None if a parameter that it needs is not identified, or if workers spanned nodes: their number does not say how.
     """
     sizes = {point["num_gpus"] for point in model.get("points") or ()}
     known = all(identified(model.get(key)) for key in ("alpha_c", "beta_c", "alpha_r", "beta_r"))
@@ -287,7 +284,7 @@ def step_times(model: Mapping[str, Any]) -> StepTimes | None:
 
 
 def usl_fit(summary: Summary, params: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The fit of Gunther's law at constant batch size, with a law or the reason for none. None: no such line."""
+    """Return the fit of Gunther's law at constant batch size, with a law or the reason for none. None: no such line."""
     fits = part_for(summary, "usl", params).get("fits") or ()
     strong = (fit for fit in fits if fit["scaling"] == STRONG and fit["batch_size"] == params["batch_size"])
     return next(strong, None)
@@ -299,7 +296,7 @@ def rests_on_flagged(summary: Summary, params: Mapping[str, Any]) -> bool:
 
 
 def part_for(summary: Summary, key: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A part of the summary for the combination of swept keys that a row belongs to. It may be missing."""
+    """Return a part of the summary for the combination of swept keys that a row belongs to. It may be missing."""
     part, of = part_of(summary, key), combination_of(params)
     parts = (part, *(part.get("others") or ()))
     return next((each for each in parts if each.get("of", of) == of), missing(f"nothing was fitted for {of}"))

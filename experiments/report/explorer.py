@@ -26,7 +26,7 @@ from scalestudy.experiments.study.mlflow_filters import cell_filter
 
 MOST_TARGETS = 25
 CELL_TARGETS = 5_000
-"""Cells times targets for which there is time: 25 targets up to 200 cells."""
+"""Most cells times targets that can be computed in time: 25 targets for 200 cells."""
 MOST_CURVES = 400
 MOST_CURVE_POINTS = 40_000
 LOG_FROM = 30.0
@@ -36,9 +36,9 @@ HEADINGS = {"num_gpus": "workers", "batch_size": "batch", "learning_rate": "rate
 
 
 def slider_targets(metric: StudyMetric, targets: Sequence[float], cells: Sequence[Cell]) -> list[float]:
-    """The targets that a reader may ask for, easiest first: the study's own, and values up to the hardest of them.
+    """Return the targets that a reader may ask for, easiest first: the study's, and values up to the hardest of them.
 
-    The easiest is what half of the cells meet at their first evaluation: below it no cell is known to be sooner.
+    Half of the cells meet the easiest at their first evaluation: below it no cell is known to be sooner.
     """
     own = list(dict.fromkeys(targets))
     most = min(MOST_TARGETS, CELL_TARGETS // max(1, len(cells))) - len(own)
@@ -70,7 +70,9 @@ def explorer_data(
     more_targets: bool = True,
     runs_page: str | None = None,
 ) -> dict[str, Any]:
-    """Study, metric, period (as words name it), unit, keys, cells, curves, timings, targets, and which one is answered.
+    """Return the page's data.
+
+    Study, metric, period (as words name it), unit, keys, cells, curves, timings, targets, and the answered one.
 
     by_target: of the spec's targets, as the summary has them. more_targets: with those between (`slider_targets`).
     runs_page: of the study's experiment in MLflow. cells: see `_cell_columns`. timings: speed-up by size. targets: see
@@ -114,10 +116,10 @@ def explorer_data(
 
 
 def _cell_columns(cells: Sequence[Cell], summary: Summary) -> dict[str, list[Any]]:
-    """label, params (in the order of `keys`), seeds, metric, epoch_seconds, memory, flags, one entry a cell.
+    """Return label, params (in the order of `keys`), seeds, metric, epoch_seconds, memory, flags, one entry a cell.
 
     seeds: (ended, planned). metric: (median, low, high) after the last epoch. epoch_seconds: median. memory: bytes, the
-    largest peak of a worker. inferred: whether it has no trainings of its own.
+    largest peak of a worker. inferred: whether its cell was not trained itself.
     """
     metric, rows = metric_of(summary["study"]), summary["cells"]
     keys = [*SIZE_KEYS, *other_parameters(summary)]
@@ -145,7 +147,7 @@ def _ranged(part: Figure) -> list[float | None] | None:
 
 
 def _curves(cells: Sequence[Cell], places: Iterable[int]) -> list[dict[str, Any]]:
-    """Medians over seeds of some cells' metric: after `epochs`, and after `seconds` of training."""
+    """Return the medians over seeds of some cells' metric: after `epochs`, and after `seconds` of training."""
     left, found = MOST_CURVE_POINTS, []
     for place in places:
         (epochs, by_epoch), (seconds, by_second) = points_by_epoch(cells[place]), points_by_seconds(cells[place])
@@ -166,7 +168,7 @@ def _curves(cells: Sequence[Cell], places: Iterable[int]) -> list[dict[str, Any]
 def _answer(
     spec: StudySpec, cells: Sequence[Cell], summary: Summary, times: TargetTimes, place: Mapping[str, int]
 ) -> dict[str, Any]:
-    """What is chosen at one target.
+    """Return the choice at one target.
 
     seconds, low, high, reached, seeds: one entry a cell, of its time to the target. roles: place of the recommended,
     fastest and cheapest cell. front: places of the Pareto front. words: the answer's lines.
@@ -189,7 +191,7 @@ def _answer(
 
 
 def brief(value: Any) -> float | None:
-    """A number with five significant digits, whole where it is whole; None if it is none or not finite."""
+    """Return a number with five significant digits, whole where it is whole; None if it is none or not finite."""
     number = finite(value)
     if number is None:
         return None
@@ -198,7 +200,10 @@ def brief(value: Any) -> float | None:
 
 
 def embedded(data: Mapping[str, Any]) -> str:
-    """JSON that may stand in a page's script element, whatever its texts are. Raises ValueError for NaN or infinity."""
+    """Return JSON that may stand in a page's script element, whatever its texts are.
+
+    Raises ValueError for NaN or infinity.
+    """
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -1,4 +1,4 @@
-"""The page of a study that runs, as text."""
+"""The page of a running study, as text."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,11 @@ class TrialNow:
     """The parameters of its cell."""
     attempt: int
     period: str
-    """What is between two of its evaluations: "epoch", for instance."""
+    """The word for the steps between two of its evaluations, such as "epoch"."""
     last: int
     """The number of its last evaluation."""
     evaluations: Sequence[tuple[int, float, float | None]]
-    """Those so far: number, training seconds since the one before, and the study's metric."""
+    """Evaluations so far: number, training seconds since the one before, and the study's metric."""
 
     @property
     def words(self) -> str:

@@ -20,17 +20,17 @@ DARK_FROM = 0.8
 
 @dataclass(frozen=True, kw_only=True)
 class Square:
-    """One square. shade: 0 (worst) to 1 (best), None without a number. chosen: outlined."""
+    """One square."""
 
     column: int
     row: int
     lines: Sequence[str]
-    shade: float | None
-    chosen: bool = False
+    shade: float | None  # 0 (worst) to 1 (best), None without a number
+    chosen: bool = False  # outlined
 
 
 def draw_map(axes: Any, squares: Sequence[Square], columns: Sequence[str], rows: Sequence[str]) -> None:
-    """Draws the map. The first row is at the bottom, as on an axis."""
+    """Draw the map. The first row is at the bottom, as on an axis."""
     from matplotlib.colors import to_rgba
     from matplotlib.patches import Rectangle
 
@@ -75,27 +75,27 @@ def _write(axes: Any, square: Square, strength: float, columns: int) -> None:
 
 
 def shades(values: Sequence[float]) -> list[float]:
-    """Strength of each value: 0 for the least, 1 for the greatest. All are 1 if the values are equal."""
+    """Return the strength of each value: 0 for the least, 1 for the greatest. All are 1 if the values are equal."""
     least, most = min(values), max(values)
     return [(value - least) / (most - least) if most > least else 1.0 for value in values]
 
 
 def height_of(rows: int, lines: int) -> float:
-    """Height in inches of a map with so many rows of so many lines of text."""
+    """Return the height in inches of a map with so many rows of so many lines of text."""
     return 0.75 + rows * (0.26 + 0.16 * lines)
 
 
 @dataclass(frozen=True)
 class Bins:
-    """Columns of a map. names: the value, or the start of a range. starts: the least value. ranges: they are ranges."""
+    """Columns of a map."""
 
-    names: Sequence[str]
-    starts: Sequence[float]
-    ranges: bool
+    names: Sequence[str]  # the value, or the start of a range
+    starts: Sequence[float]  # the least value
+    ranges: bool  # whether they are ranges
 
     @classmethod
     def of(cls, values: Iterable[float], most: int) -> "Bins":
-        """A column for each value. If there are more than `most`, all positive: so many ranges of equal ratio."""
+        """Make a column for each value; for more than `most`, if all are positive, ranges of equal ratio."""
         distinct = sorted(set(values))
         if len(distinct) <= most or distinct[0] <= 0:
             chosen = distinct[:most]
@@ -105,9 +105,9 @@ class Bins:
         return cls([f"{start:.2g}" for start in starts], starts, ranges=True)
 
     def axis(self, label: str) -> str:
-        """The label of an axis."""
+        """Return the label of an axis."""
         return f"{label}, each a range from" if self.ranges else label
 
     def place(self, value: float) -> int:
-        """The column of a value. Starts of ranges are rounded, so a value just below one belongs there too."""
+        """Return the column of a value. Starts of ranges are rounded, so a value just below one belongs there too."""
         return max(0, bisect_right(self.starts, value * (1 + 1e-12) if self.ranges else value) - 1)

@@ -1,4 +1,4 @@
-"""The report's page: what the template gets from a summary.
+"""The report's page: the values that the template takes from a summary.
 
 Names, messages and every other text of a study are untrusted, so the template escapes them. Only the SVG of figures,
 which is made from escaped text, goes in unchanged.
@@ -45,7 +45,7 @@ LONGEST_TABLE = 1_400_000
 MOST_RANGES = 400
 """Rows of the table of ranges over seeds."""
 TAGS = 9
-"""Characters that a table's cell takes beside its text."""
+"""Characters of a table cell's markup."""
 LONGEST_VERDICT = 600
 SCRIPTS = ("tables.js", "figure.js", "explore.js", "pictures.js")
 EXPLORED = (
@@ -153,7 +153,7 @@ def render_page(
 
 
 def contents(*, explored: bool, beyond: bool) -> list[tuple[str, str]]:
-    """Anchor and name of the page's sections."""
+    """Return the anchor and name of the page's sections."""
     return [
         *([("explore", "Explore")] if explored else []),
         ("cells", "Cells"),
@@ -207,7 +207,7 @@ def explored_figures(data: Mapping[str, Any], summary: Summary) -> tuple[list[di
 
 
 def reasons(lacking: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """What is missing, each reason once: titles and why."""
+    """Return what is missing, each reason once: titles and why."""
     found: dict[str, list[str]] = {}
     for title, why in lacking:
         why = why.removeprefix("Not drawn: ").removeprefix("Not fitted: ").removeprefix("Not predicted: ")
@@ -216,7 +216,7 @@ def reasons(lacking: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
 
 
 def _template() -> Any:
-    """The page without its texts. It escapes them all, and fails if one is missing."""
+    """Return the page without its texts. It escapes them all, and fails if one is missing."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -226,13 +226,13 @@ def _template() -> Any:
 
 
 def listed(summary: Summary, rows: Sequence[Sequence[str]]) -> list[int]:
-    """Positions of the rows that a table of every cell has room for: all, or the best."""
+    """Return the positions of the rows that a table of every cell has room for: all, or the best."""
     length = max(1, sum(len(text) + TAGS for row in rows for text in row))
     return best_rows(summary, int(len(rows) * min(1.0, LONGEST_TABLE / length)))
 
 
 def choices(summary: Summary) -> tuple[list[dict[str, Any]], list[str]]:
-    """Cards and notes.
+    """Return cards and notes.
 
     There is a card for recommended, fastest and cheapest. If no cell reached a target, there is one for the best
     metric, and one for what is recommended by it. A card has name, value, unit, which (the cell), details and caveats.
@@ -258,7 +258,7 @@ def choices(summary: Summary) -> tuple[list[dict[str, Any]], list[str]]:
         ]
     shared = shared_caveats([card["caveats"] for card in cards])
     cards = [{**card, "caveats": [each for each in card["caveats"] if each not in shared]} for card in cards]
-    reasons: dict[str, list[str]] = {}  # each said once
+    reasons: dict[str, list[str]] = {}  # each is said once
     for role in ROLES:
         if not present(recommendation[role]):
             reasons.setdefault(recommendation[role]["why"], []).append(role)
@@ -297,7 +297,7 @@ def _written(name: str, value: str, choice: Choice, details: Sequence[str], unit
 
 
 def no_verdict(summary: Summary) -> str:
-    """A sentence for when no rule found a cause."""
+    """Return a sentence for when no rule found a cause."""
     if not any(present(row["step_seconds"]) for row in summary["timings"]):
         return "No finished trial measured the phases of its steps, so no cause can be named."
     chosen = summary["recommendation"]["choice"]
@@ -322,7 +322,7 @@ def _table_row(place: int, row: Mapping[str, Any], cells: Sequence[str], summary
 
 
 def details_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """Every figure with its range over seeds: the metric, seconds a period, samples/s and time to each target.
+    """Return every figure with its range over seeds: the metric, seconds a period, samples/s and time to each target.
 
     If training picked something by itself, that has a column too.
     """
@@ -367,7 +367,7 @@ def _seeds_text(row: Mapping[str, Any]) -> str:
 
 
 def _picked_text(details: Mapping[str, Sequence[Any]]) -> str:
-    """`channels_last: true; shards: [0.6, 0.4]`, with every value if the trials of a cell differ."""
+    """Return `channels_last: true; shards: [0.6, 0.4]`, with every value if the trials of a cell differ."""
     texts = {name: " or ".join(setting_text(value) for value in values) for name, values in details.items()}
     return "; ".join(f"{name}: {text}" for name, text in texts.items()) or NOTHING
 

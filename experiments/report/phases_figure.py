@@ -27,7 +27,7 @@ MOST_BARS = 16
 
 
 def phases_figure(summary: Summary) -> Drawn:
-    """Milliseconds a step by phase, with a stacked bar for each (num_gpus, batch_size)."""
+    """Draw milliseconds a step by phase, with a stacked bar for each (num_gpus, batch_size)."""
     name, title = "phases", "Where a step's time goes"
     measured = [row for row in summary["timings"] if present(row["step_seconds"])]
     if not measured:

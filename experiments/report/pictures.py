@@ -1,4 +1,4 @@
-"""The figures of a report as PNG files, for slides: a Chromium without a window draws the page, and so each of them."""
+"""The figures of a report as PNG files, for slides: a Chromium without a window draws the page with all of them."""
 
 import base64
 import html
@@ -22,7 +22,7 @@ BROWSERS = (
 WINDOW = (1240, 1600)
 """Pixels of the page's picture, which has room for the answer and the first figures."""
 SECONDS = 60
-"""After so long without a picture the browser is taken to be broken."""
+"""Seconds without a picture after which the browser counts as broken."""
 
 
 class BrowserError(RuntimeError):
@@ -32,7 +32,7 @@ class BrowserError(RuntimeError):
 def write_pictures(folder: StudyFolder) -> list[Path]:
     """Write every figure of a study's report.html as figures/NAME.png, and the page's top as figures/report.png.
 
-    Pictures of an earlier report go. Raises BrowserError, and OSError where a file can't be read or written.
+    Delete the pictures of an earlier report. Raises BrowserError, and OSError where a file can't be read or written.
     """
     page = folder.report_file.absolute().as_uri()
     with tempfile.TemporaryDirectory(prefix="scalestudy-") as scratch:

@@ -35,11 +35,14 @@ from scalestudy.experiments.report.efficiency_figure import ENOUGH_SIZES
 Point = Mapping[str, Any]
 REGIMES = {"perfect scaling": "o", "diminishing returns": "s", "flat": "^", None: "D"}
 NEAR = 4.0
-"""The axis has room for a batch beyond the measured ones by less than this factor."""
+"""The axis shows a batch beyond the measured ones only within this factor."""
 
 
 def steps_figure(summary: Summary) -> Drawn:
-    """Steps to the target over the examples of a step, each batch at its best rate, with S(B) = S_min(1 + B_crit/B)."""
+    """Draw steps to the target over the examples of a step, with S(B) = S_min(1 + B_crit/B).
+
+    Each batch stands at its best rate.
+    """
     name, title = "steps_to_target", "Steps to the target by batch size"
     part = part_of(summary, "statistical_efficiency")
     points: list[Point] = []
@@ -63,12 +66,15 @@ def steps_figure(summary: Summary) -> Drawn:
 
 
 def examples_of(point: Point) -> float:
-    """Examples of a step, over which the law is fitted. It is below the batch size if epochs end in a smaller batch."""
+    """Return the examples of a step, over which the law is fitted.
+
+    It is below the batch size if epochs end in a smaller batch.
+    """
     return float(point.get("examples_per_step") or point["batch_size"])
 
 
 def _draw_points(axes: Any, points: Sequence[Point]) -> list[Any]:
-    """The measured points with their ranges, and the ideal: half the steps at twice the batch.
+    """Draw the measured points with their ranges, and the ideal: half the steps at twice the batch.
 
     Each regime has its marker. It is hollow if the best rate is at the grid's edge.
     """
@@ -100,7 +106,7 @@ def _draw_points(axes: Any, points: Sequence[Point]) -> list[Any]:
 
 
 def law_curve(part: Mapping[str, Any], points: Sequence[Point]) -> tuple[list[float], list[float]]:
-    """S(B) between the measured batches as (examples of a step, steps). Empty if the data do not identify it."""
+    """Return S(B) between the measured batches as (examples of a step, steps). Empty if the data do not identify it."""
     s_min, b_crit = number_of(part["s_min"]), number_of(part["b_crit"])
     sizes = {examples_of(point) for point in points}
     if s_min is None or b_crit is None or len(sizes) < ENOUGH_SIZES:
@@ -111,7 +117,7 @@ def law_curve(part: Mapping[str, Any], points: Sequence[Point]) -> tuple[list[fl
 
 
 def _draw_law(axes: Any, part: Mapping[str, Any], points: Sequence[Point]) -> list[Any]:
-    """S(B), with a band from the ends of S_min and E_min."""
+    """Draw S(B), with a band from the ends of S_min and E_min."""
     batches, curve = law_curve(part, points)
     if not batches:
         return []
@@ -124,7 +130,7 @@ def _draw_law(axes: Any, part: Mapping[str, Any], points: Sequence[Point]) -> li
 
 
 def _draw_batches(axes: Any, part: Mapping[str, Any], points: Sequence[Point]) -> list[Any]:
-    """The critical batch and the noise scale as upright lines with their intervals, if the axis has room."""
+    """Draw the critical batch and the noise scale as upright lines with their intervals, if the axis has room."""
     handles = []
     for place, (name, estimate) in enumerate((("B_crit", part["b_crit"]), ("noise scale", part["noise_scale"]))):
         value = number_of(estimate)

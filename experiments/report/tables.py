@@ -1,4 +1,4 @@
-"""The laws in numbers, the predictions, and what factorising came to, as tables of text."""
+"""The laws in numbers, the predictions, and the savings of factorising, as tables of text."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,10 +34,10 @@ MOST_FITS = 12
 
 @dataclass(frozen=True, kw_only=True)
 class TextTable:
-    """A table of text under a title. lead: what stands before it, and alone if there are no rows."""
+    """A table of text under a title."""
 
     title: str
-    lead: str
+    lead: str  # what stands before it, and alone if there are no rows
     header: Sequence[str] = ()
     rows: Rows = ()
 
@@ -62,7 +62,7 @@ STATISTICAL: tuple[tuple[str, str, str, Text], ...] = (
 
 
 def law_tables(summary: Summary) -> Tables:
-    """The parameters of every law, with intervals or what would identify them. A missing law has a sentence."""
+    """Return the parameters of every law, with intervals or what would identify them. A missing law has a sentence."""
     return [
         *_tables(summary, "throughput_model", "Time of a step", _step_table),
         *_tables(summary, "statistical_efficiency", "Steps to the target", _steps_table),
@@ -72,7 +72,10 @@ def law_tables(summary: Summary) -> Tables:
 
 
 def _tables(summary: Summary, key: str, title: str, table: Callable[[str, Mapping[str, Any]], TextTable]) -> Tables:
-    """A table for each combination of swept keys that has this part, a sentence for each other. Equal ones are one."""
+    """Return a table for each combination of swept keys that has this part, a sentence for each other.
+
+    Equal sentences are joined.
+    """
     part, tables = part_of(summary, key), Tables()
     for each in (part, *(part.get("others") or ())):
         name = f"{title}{_of(each)}"
@@ -180,7 +183,7 @@ def _scaling_row(fit: Mapping[str, Any]) -> list[str]:
 
 
 def prediction_table(summary: Summary) -> TextTable:
-    """A row for each num_gpus: the batch that is predicted to be best there, and what it would take."""
+    """Return a row for each num_gpus: the batch that is predicted to be best there, and what it would take."""
     part, title = part_of(summary, "predictions"), "Beyond the cluster"
     if not present(part):
         return TextTable(title=title, lead=f"Not predicted: {why_of(part)}.")
@@ -202,8 +205,11 @@ def prediction_table(summary: Summary) -> TextTable:
 
 
 def _prediction_row(row: Mapping[str, Any], best: Mapping[str, Any], mark: str, *, ends_here: bool) -> list[str]:
-    """mark: follows what comes from the time of a step. ends_here: whether the text above the table says why the
-    prediction ends at this row."""
+    """Return a row.
+
+    mark: follows what comes from the time of a step. ends_here: whether the text above the table says why the
+    prediction ends at this row.
+    """
 
     def text(key: str, write: Callable[[Any], str], mark: str = "") -> str:
         return NOTHING if row.get(key) is None else f"{write(row[key])}{mark}"
@@ -227,7 +233,7 @@ def _prediction_row(row: Mapping[str, Any], best: Mapping[str, Any], mark: str, 
 
 
 def factorised_table(summary: Summary) -> TextTable | None:
-    """What a factorised study predicted for the cells held out, and what it saved. None for another study."""
+    """Return what a factorised study predicted for the cells held out, and what it saved. None for another study."""
     part = summary.get("factorised")
     if part is None:
         return None

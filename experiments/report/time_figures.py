@@ -36,7 +36,7 @@ from scalestudy.experiments.report.maps import MOST_COLUMNS, MOST_ROWS, Bins, Sq
 
 
 def roles_of(recommendation: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The roles of each recommended cell, by its label."""
+    """Return the roles of each recommended cell, by its label."""
     names: dict[str, list[str]] = {}
     for role in ROLES:
         if present(recommendation[role]):
@@ -45,12 +45,12 @@ def roles_of(recommendation: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def flagged_labels(summary: Summary) -> dict[str, Row]:
-    """The cells whose timings carry a flag, by label."""
+    """Return the cells whose timings carry a flag, by label."""
     return {row["label"]: row for row in summary["cells"] if row["flags"]}
 
 
 def time_map_figure(summary: Summary) -> Drawn:
-    """Seconds to the target over num_gpus and batch size, each at its best learning rate."""
+    """Draw seconds to the target over num_gpus and batch size, each at its best learning rate."""
     name, recommendation = "time_to_target", summary["recommendation"]
     fastest, target = recommendation["fastest"], recommendation["target"]
     title = "Time to the target by size"
@@ -80,7 +80,7 @@ def time_map_figure(summary: Summary) -> Drawn:
 
 
 def _best_in_squares(rows: Sequence[Row], columns: Bins, lines: Bins) -> dict[tuple[int, int], Row]:
-    """The soonest row of each square. If none reached the target, it is one that did not."""
+    """Return the soonest row of each square. If none reached the target, it is a row that did not."""
     best: dict[tuple[int, int], Row] = {}
     for row in rows:
         key = columns.place(row["params"]["num_gpus"]), lines.place(row["params"]["batch_size"])
@@ -116,14 +116,14 @@ def _time_squares(
 
 
 def _time_words(row: Row, flagged: Mapping[str, Row]) -> str:
-    """A time to the target, marked if its timings have flags."""
+    """Return a time to the target, marked if its timings have flags."""
     return f"{seconds_text(row['seconds'])}{FLAGGED if row['label'] in flagged else ''}"
 
 
 def _reached_words(best: Mapping[tuple[int, int], Row], flagged: Mapping[str, Row], trained: Sequence[Row]) -> str:
-    """Between which times the target is reached, and how many seeds missed it.
+    """Say between which times the target is reached, and how many seeds missed it.
 
-    trained: the rows of cells with trainings of their own.
+    trained: the rows of cells that were trained themselves.
     """
     times = [row for row in best.values() if row["seconds"] is not None]
     soonest, latest = min(times, key=_seconds), max(times, key=_seconds)
@@ -135,7 +135,7 @@ def _reached_words(best: Mapping[tuple[int, int], Row], flagged: Mapping[str, Ro
 
 
 def predictions_figure(summary: Summary) -> Drawn:
-    """Seconds to the target over num_gpus, predicted and measured, on log axes."""
+    """Draw seconds to the target over num_gpus, predicted and measured, on log axes."""
     name, title = "predictions", "Beyond the cluster at hand"
     part = part_of(summary, "predictions")
     rows = valid_rows(part)
@@ -161,14 +161,14 @@ def predictions_figure(summary: Summary) -> Drawn:
 
 
 def valid_rows(part: Mapping[str, Any]) -> list[Row]:
-    """The sizes with a predicted time, fewest workers first."""
+    """Return the sizes with a predicted time, fewest workers first."""
     rows = part["rows"] if present(part) else []
     known = [row for row in rows if row["valid"] and row["seconds_to_target"] is not None]
     return sorted(known, key=lambda row: float(row["num_gpus"]))
 
 
 def _measured(summary: Summary, part: Mapping[str, Any]) -> list[Row]:
-    """The soonest measured cell of each num_gpus, for the same target and combination."""
+    """Return the soonest measured cell of each num_gpus, for the same target and combination."""
     soonest: dict[int, Row] = {}
     for row in summary["time_to_target"]:
         alike = row["target"] == part["target"] and combination_of(row["params"]) == part.get("of", "")
@@ -179,7 +179,10 @@ def _measured(summary: Summary, part: Mapping[str, Any]) -> list[Row]:
 
 
 def _draw_rows(axes: Any, rows: Sequence[Row], mark: str) -> list[Any]:
-    """The prediction with its band: solid within the measured sizes, dotted and hollow beyond. mark: ends its names."""
+    """Draw the prediction with its band: solid within the measured sizes, dotted and hollow beyond.
+
+    mark: ends its names.
+    """
     x, y = [row["num_gpus"] for row in rows], [row["seconds_to_target"] for row in rows]
     within = sum(not row["beyond"] for row in rows)
     axes.plot(x[:within], y[:within], color=PALETTE[0], zorder=2)
@@ -211,7 +214,7 @@ def _draw_measured(axes: Any, rows: Sequence[Row], flagged: Mapping[str, Row]) -
 
 
 def _draw_limits(axes: Any, rows: Sequence[Row], broken: Mapping[str, Any] | None) -> list[Any]:
-    """Upright lines at the largest measured size, and where the prediction ends."""
+    """Draw upright lines at the largest measured size, and where the prediction ends."""
     handles = []
     within = [row["num_gpus"] for row in rows if not row["beyond"]]
     if within and any(row["beyond"] for row in rows):

@@ -15,20 +15,20 @@ def is_uri(where: str | Path) -> bool:
 
 
 def child(where: str | Path, *names: str) -> str:
-    """The address of something inside a place. In a URI the path grows and the options stay at the end."""
+    """Return the address of something inside a place. In a URI the path grows and the options stay at the end."""
     place, question, options = str(where).partition("?") if is_uri(where) else (str(where), "", "")
     return "/".join([place.rstrip("/"), *names]) + question + options
 
 
 def parent_and_name(where: str | Path) -> tuple[str, str]:
-    """Splits an address into the address of its parent and its name there."""
+    """Split an address into the address of its parent and its name there."""
     place, question, options = str(where).partition("?") if is_uri(where) else (str(where), "", "")
     parent, _, name = place.rstrip("/").rpartition("/")
     return parent + question + options, name
 
 
 def uri_problem(uri: str) -> tuple[str, str] | None:
-    """Checks a URI as a storage address. Returns what is wrong and the remedy, or None if it is valid."""
+    """Check a URI as a storage address. Return what is wrong and the remedy, or None if it is valid."""
     scheme, _, rest = uri.partition("://")
     if scheme not in SCHEMES:
         kinds = ", ".join(f"{each}://" for each in SCHEMES)
@@ -53,7 +53,7 @@ def has_credentials(uri: str) -> bool:
 
 
 def bare_uri(uri: str) -> str:
-    """Removes what `redacted` would hide. The result may be stored, and the environment completes it later.
+    """Remove what `redacted` would hide. The result may be stored, and the environment completes it later.
 
     A database URI keeps its user name. An http URI loses it, since the name alone is of no use.
     """

@@ -54,7 +54,7 @@ def relation_problems(spec: StudySpec, line_of: LineOf, known: Collection[str]) 
 
 
 def inexact_findings(spec: StudySpec, values: Values | None = None) -> Iterator[Finding]:
-    """Finds what makes the epochs to a target depend on num_gpus.
+    """Find what makes the epochs to a target depend on num_gpus.
 
     values: the values of a key to judge. None: every value that some trial has.
     """
@@ -86,7 +86,7 @@ def inexact_findings(spec: StudySpec, values: Values | None = None) -> Iterator[
 
 
 def _credentials(spec: StudySpec) -> Iterator[Finding]:
-    """Finds passwords in any part except the tracking address, which is recorded without its own."""
+    """Find passwords in any part except the tracking address, which is recorded without its password."""
     recorded = spec.model_dump(mode="json", exclude={"tracking": {"uri"}})
     for section, value in recorded.items():
         for key, part in value.items() if isinstance(value, dict) else [("", value)]:
@@ -98,7 +98,7 @@ def _credentials(spec: StudySpec) -> Iterator[Finding]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in plain data."""
+    """Yield every text in plain data."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
@@ -107,14 +107,14 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _too_many_trials(spec: StudySpec) -> Iterator[Finding]:
-    """Counts the trials without making them. A search that suggests points counts as the most that it may make."""
+    """Count the trials without making them. A search that suggests points counts as the most that it may make."""
     points, search = Space.of(spec.sweep).count, spec.search
     chosen = points if search.method == "grid" else min(points, search.samples)
     if search.method == "factorised":
         trained = points / max(len(spec.sweep.values_of("num_gpus")), 1)
         chosen = trained + min(search.held_out, points - trained)
     count = chosen * len(spec.sweep.seed or (None,))
-    if not MAX_TRIALS < count < math.inf:  # `_search_does_not_fit` tells of an infinite grid
+    if not MAX_TRIALS < count < math.inf:  # `_search_does_not_fit` reports an infinite grid
         return
     if search.method in ("grid", "factorised"):
         grid = "the grid" if search.method == "grid" else "the factorised grid"
@@ -150,7 +150,7 @@ def _contradictions(spec: StudySpec) -> Iterator[Finding]:
 
 
 def _dotted(key: str) -> str:
-    """The key of a training with the section of the spec that has it."""
+    """Return the key of a training with the section of the spec that has it."""
     return f"{'workload' if key in Workload.model_fields else 'train'}.{key}"
 
 
@@ -223,7 +223,10 @@ def _search_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
 
 
 def _can_not_be_factorised(spec: StudySpec) -> Iterator[Finding]:
-    """A factorised grid needs several num_gpus, each with all other values, and the same training at each."""
+    """Find why a grid can't be factorised.
+
+    It needs several num_gpus, each with all other values, and the same training at each.
+    """
     search = spec.search
     if search.method != "factorised":
         for key, value in (("train_on", search.train_on), ("allow_inexact", search.allow_inexact)):
@@ -237,7 +240,7 @@ def _can_not_be_factorised(spec: StudySpec) -> Iterator[Finding]:
     if in_points:
         message = f"contain {in_points[0]}, which a factorised study combines with every point"
         yield "sweep.points", points, message, f"list it under sweep.{in_points[0]} instead, or set search.method: grid"
-    elif "num_gpus" not in spec.sweep.ranges():  # `_search_does_not_fit` tells of a range
+    elif "num_gpus" not in spec.sweep.ranges():  # `_search_does_not_fit` reports a range
         if len(sizes) < 2:
             message = "has nothing to factorise: the sweep has one num_gpus"
             yield "search.method", "factorised", message, "list more under sweep.num_gpus, or set search.method: grid"

@@ -16,7 +16,7 @@ IN_A_ROW = 2
 
 
 def arrival(values: Sequence[float], target: float, mode: Mode) -> int | None:
-    """Position of the first of two consecutive values that meet a target, or None.
+    """Return the position of the first of two consecutive values that meet a target, or None.
 
     values: one for each evaluation, in order.
     """

@@ -1,6 +1,6 @@
 """A spec from a file, the catalogue or the template.
 
-All problems are told at once, before anything is started or written.
+All problems are reported at once, before anything is started or written.
 """
 
 import copy
@@ -46,12 +46,12 @@ LARGEST_FILE_BYTES = 1_000_000
 
 
 def catalogue() -> list[str]:
-    """Names of the studies that come with the package, sorted."""
+    """Return the names of the studies that come with the package, sorted."""
     return sorted(path.stem for path in STUDIES.glob("*.yaml"))
 
 
 def find_study(name_or_path: str) -> Path:
-    """Finds the spec file of a catalogue name or a path. A catalogue name wins over a file of the same name.
+    """Find the spec file of a catalogue name or a path. A catalogue name wins over a file of the same name.
 
     Raises SpecError, with the names of the catalogue, if there is neither.
     """
@@ -137,7 +137,7 @@ class Origin(NamedTuple):
     overridden: list[tuple[str, ...]]
 
     def line_of(self, path: tuple[int | str, ...]) -> int | Literal["--set"] | None:
-        """The line of a value. "--set" if an override set it or made the section around it."""
+        """Return the line of a value. "--set" if an override set it or made the section around it."""
         is_new = path not in self.document.lines
         for override in self.overridden:
             if path[: len(override)] == override or (is_new and override[: len(path)] == path):
@@ -146,7 +146,7 @@ class Origin(NamedTuple):
 
 
 def _apply(override: str, origin: Origin) -> list[Problem]:
-    """Puts one `key.path=value` into the document. Returns what is wrong with its form."""
+    """Put one `key.path=value` into the document. Return what is wrong with its form."""
 
     def problem(field: str, value: Any, message: str, remedy: str) -> Problem:
         return Problem(field=field, value=value, line="--set", message=message, remedy=remedy)

@@ -20,7 +20,7 @@ Schema = dict[str, Any]
 
 
 def json_schema() -> Schema:
-    """The schema of a whole spec, as plain data without references, so that an editor needs nothing else."""
+    """Return the schema of a whole spec, as plain data without references, so that an editor needs nothing else."""
     plain = StudySpec.model_json_schema(schema_generator=_Untitled)
     schema = _inlined(plain, plain.pop("$defs"))
     schema["description"] = "One study: what is trained, which parameters vary, on which resources, and why."
@@ -36,14 +36,14 @@ def json_schema() -> Schema:
 
 
 class _Untitled(GenerateJsonSchema):
-    """Makes no titles of the names of fields: an editor shows the name anyhow."""
+    """A generator without titles made from fields' names: an editor shows the name anyhow."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
 def _inlined(schema: Mapping[str, Any], definitions: Mapping[str, Schema]) -> Schema:
-    """A copy in which each reference is what it refers to. Draft 7 ignores what stands beside a reference."""
+    """Return a copy with each reference replaced by its target. Draft 7 ignores what stands beside a reference."""
     plain = dict(schema)
     if "$ref" in plain:
         plain = {**definitions[plain.pop("$ref").rpartition("/")[2]], **plain}
@@ -95,7 +95,7 @@ def _sweep(fields: Schema, train: Schema) -> Schema:
 
 
 def _values(path: str, item: Schema) -> Iterator[Schema]:
-    """The forms that a swept parameter's values may have."""
+    """Return the forms that a swept parameter's values may have."""
     listed = {"type": "array", "items": item, "minItems": 1, "uniqueItems": True}
     bounds = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
     forms = {"choice": listed} | (dict.fromkeys(KINDS, bounds) if number_type(path) else {})

@@ -27,16 +27,15 @@ Cell = dict[str, Any]
 class Space:
     """All points that a sweep allows.
 
-    choices: one for each list and one for the chosen points. An option of a choice sets one or more parameters.
-    ranges: by parameter.
+    An option of a choice sets one or more parameters.
     """
 
-    choices: tuple[tuple[Cell, ...], ...]
-    ranges: Mapping[str, Range]
+    choices: tuple[tuple[Cell, ...], ...]  # one for each list and one for the chosen points
+    ranges: Mapping[str, Range]  # by parameter
 
     @classmethod
     def of(cls, sweep: Sweep) -> "Space":
-        """The space of a spec's sweep."""
+        """Return the space of a spec's sweep."""
         lists = {key: values for key, values in sweep.lists().items() if key != "seed"}
         choices = [tuple({key: value} for value in values) for key, values in lists.items()]
         return cls(((sweep.points or ({},)), *choices), sweep.ranges())
@@ -47,23 +46,23 @@ class Space:
         return math.prod((*map(len, self.choices), *(each.count for each in self.ranges.values())))
 
     def cell(self, options: Sequence[int], drawn: Mapping[str, Any]) -> Cell:
-        """The point with these options, one for each choice, and these numbers, one for each range."""
+        """Return the point with these options, one for each choice, and these numbers, one for each range."""
         merged = dict(drawn)
         for choice, option in zip(self.choices, options, strict=True):
             merged.update(choice[option])
         return ordered(merged)
 
     def corners(self) -> Iterator[Cell]:
-        """Every option of every choice, with the bounds of every range."""
+        """Return every option of every choice, with the bounds of every range."""
         bounds = [(each.low, each.high) for each in self.ranges.values()]
         for options in itertools.product(*(range(len(choice)) for choice in self.choices)):
             for drawn in itertools.product(*bounds):
                 yield self.cell(options, dict(zip(self.ranges, drawn, strict=True)))
 
     def sample(self, count: int, seed: int) -> list[Cell]:
-        """Draws this many different points, or all if there are fewer. A larger count begins with the same points.
+        """Draw this many different points, or all if there are fewer. A larger count begins with the same points.
 
-        Uses only `random.random`, the one generator that Python keeps the same over its versions.
+        Only `random.random` is used, the one generator that Python keeps the same over its versions.
         """
         generator = random.Random(seed)
         by_key: dict[str, Cell] = {}
@@ -95,23 +94,18 @@ class Space:
 
 @dataclass(frozen=True, kw_only=True)
 class ToSuggest:
-    """What a search makes while the study runs.
+    """What a search makes while the study runs."""
 
-    method: of the search. points: how many it suggests. seeds: trials of each point. epochs: the most evaluations that
-    a trial has. sizes: each num_gpus that a trial may have, ascending. space: by parameter, the values or the range in
-    words.
-    """
-
-    method: str
-    points: int
-    seeds: int
-    epochs: int
-    sizes: tuple[int, ...]
-    space: dict[str, str]
+    method: str  # of the search
+    points: int  # how many it suggests
+    seeds: int  # trials of each point
+    epochs: int  # the most evaluations that a trial has
+    sizes: tuple[int, ...]  # each num_gpus that a trial may have, ascending
+    space: dict[str, str]  # by parameter, the values or the range in words
 
     @classmethod
     def of(cls, spec: StudySpec) -> "ToSuggest":
-        """What the search of a spec makes."""
+        """Return what the search of a spec makes."""
         space, sweep = Space.of(spec.sweep), spec.sweep
         gpus = sweep.ranges().get("num_gpus")
         lists = {key: alternatives(values) for key, values in sweep.lists().items() if key != "seed"}
@@ -134,37 +128,34 @@ class ToSuggest:
 class Factorised:
     """How a factorised study divides its grid (docs/formulas.md §7).
 
-    train_on: num_gpus of the trainings. sizes: each num_gpus of the grid, ascending. held_out: the most cells with
-    another num_gpus that also run in full, with all seeds.
-
     By default, train_on is the smallest num_gpus. More workers are never more efficient, so it costs the fewest
     worker-seconds. The trainings' times do not count, so they run side by side if they fit; this also ends soonest if
     all GPUs are busy. Rejected: the num_gpus that earlier timings make fastest. The plan and its ids would then depend
     on what the storage holds, and an extended study could lose its trainings.
     """
 
-    train_on: int
-    sizes: tuple[int, ...]
-    held_out: int
+    train_on: int  # num_gpus of the trainings
+    sizes: tuple[int, ...]  # each num_gpus of the grid, ascending
+    held_out: int  # the most cells with another num_gpus that also run in full, with all seeds
 
     @classmethod
     def of(cls, spec: StudySpec) -> "Factorised":
-        """How the grid of a spec is divided."""
+        """Return how the grid of a spec is divided."""
         sizes, search = tuple(sorted(spec.sweep.values_of("num_gpus"))), spec.search
         train_on = sizes[0] if search.train_on is None else search.train_on
         return cls(train_on=train_on, sizes=sizes, held_out=search.held_out)
 
     def cells_held_out(self, trained: int) -> int:
-        """How many cells are held out if this many are trained."""
+        """Return how many cells are held out if this many are trained."""
         return min(self.held_out, (len(self.sizes) - 1) * trained)
 
 
 def cell_key(cell: Mapping[str, Any]) -> str:
-    """A point as text. Equal points have equal texts."""
+    """Return a point as text. Equal points have equal texts."""
     return json.dumps(cell, sort_keys=True)
 
 
 def ordered(params: Mapping[str, Any]) -> Cell:
-    """The parameters in the order of trials: num_gpus, batch_size, learning_rate and seed first."""
+    """Return the parameters in the order of trials: num_gpus, batch_size, learning_rate and seed first."""
     first = [key for key in ITEMS if key in params]
     return {key: params[key] for key in (*first, *(key for key in params if key not in ITEMS))}

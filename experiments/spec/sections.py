@@ -211,7 +211,10 @@ def is_argument(key: str) -> bool:
 
 
 def number_type(key: str) -> type | None:
-    """int or float for a parameter that may have a range; an argument's are whole if both bounds are. Else None."""
+    """Return int or float for a parameter that may have a range, else None.
+
+    An argument's numbers are whole if both bounds are.
+    """
     if is_argument(key):
         return float
     known: dict[str, Any] = {"num_gpus": int, "batch_size": int, "learning_rate": float}
@@ -250,14 +253,14 @@ class Range(Section):
         return self.high - self.low + 1 if self.whole else math.inf
 
     def at(self, share: float) -> int | float:
-        """The quantile of the distribution at a share from 0 to 1."""
+        """Return the quantile of the distribution at a share from 0 to 1."""
         half = 0.5 if self.whole else 0.0  # the first and the last whole number are as wide as the others
         low, high = self.low - half, self.high + half
         logarithmic = self.kind == "log_uniform"
         return self.tidy(low * (high / low) ** share if logarithmic else low + share * (high - low))
 
     def tidy(self, value: float) -> int | float:
-        """Rounds a number as trials have it: whole or to a few significant digits, and within the bounds."""
+        """Round a number as trials have it: whole or to a few significant digits, and within the bounds."""
         if self.whole:
             return min(max(math.floor(value + 0.5), int(self.low)), int(self.high))
         width = (self.high - self.low) / max(abs(self.low), abs(self.high))

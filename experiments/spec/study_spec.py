@@ -55,7 +55,7 @@ class StudySpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _targets_by_name(cls, raw: Any) -> Any:
-        """Takes `targets: {r2: [0.9]}` where the metric is r2. It is kept as `accuracy`, the key for every metric."""
+        """Take `targets: {r2: [0.9]}` where the metric is r2. It is kept as `accuracy`, the key for every metric."""
         if not isinstance(raw, dict):
             return raw
         workload, targets = raw.get("workload"), raw.get("targets")
@@ -106,7 +106,7 @@ class StudySpec(Section):
         return max(self.train.replace(**{unit: length}, eval_every=every).evaluations for length, every in pairs)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data with every default filled in. `StudySpec.model_validate` gives an equal spec.
+        """Return plain data with every default filled in. `StudySpec.model_validate` gives an equal spec.
 
         The tracking address loses its password, since everything stored or shown is made from this.
         """
@@ -119,17 +119,17 @@ class StudySpec(Section):
         return plain
 
     def to_yaml(self) -> str:
-        """The resolved spec as YAML, with the sections in the order of this class."""
+        """Return the resolved spec as YAML, with the sections in the order of this class."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
 
 def metric_name(metric: str) -> str:
-    """The short name of a metric: `top_two` of `my_metrics:top_two`."""
+    """Return the short name of a metric: `top_two` of `my_metrics:top_two`."""
     return metric.rpartition(":")[2]
 
 
 def values_in(spec: StudySpec, key: str) -> list[Any]:
-    """Every value that a parameter has in some trial, or the bounds of its range.
+    """Return every value that a parameter has in some trial, or the bounds of its range.
 
     Keys of `train` include their section, here and below: `train.lr_rule`.
     """
@@ -137,7 +137,7 @@ def values_in(spec: StudySpec, key: str) -> list[Any]:
 
 
 def value_in(spec: StudySpec, key: str) -> Any:
-    """What a section says of a key that is not swept. None: an argument that is not given."""
+    """Return what a section says of a key that is not swept. None: an argument that is not given."""
     if is_argument(key):
         mapping, _, name = key.rpartition(".")
         return value_of(spec, mapping).get(name)
@@ -145,7 +145,7 @@ def value_in(spec: StudySpec, key: str) -> Any:
 
 
 def value_pairs(spec: StudySpec, first: str, second: str) -> Iterable[tuple[Any, Any]]:
-    """Every pair of values that two parameters have in the same trial. A range gives its bounds."""
+    """Return every pair of values that two parameters have in the same trial. A range gives its bounds."""
     lists = {key: spec.sweep.values_of(key) for key in (*spec.sweep.lists(), *spec.sweep.ranges())}
 
     def values(key: str, point: dict[str, Any]) -> Sequence[Any]:
@@ -160,7 +160,7 @@ def value_pairs(spec: StudySpec, first: str, second: str) -> Iterable[tuple[Any,
 
 
 def field_of(spec: StudySpec, key: str) -> str:
-    """The field of the spec that sets a parameter."""
+    """Return the field of the spec that sets a parameter."""
     if key in spec.sweep.lists() or key in spec.sweep.ranges():
         return f"sweep.{key}"
     return "sweep.points" if spec.sweep.values_of(key) else key

@@ -75,15 +75,15 @@ class Sweep(Section):
         return {**defaults, **lists, **({"points": points} if points else {})}
 
     def lists(self) -> dict[str, tuple[Any, ...]]:
-        """The values of each listed parameter: the four fields first, then the others in the spec's order."""
+        """Return the values of each listed parameter: the four fields first, then the others in the spec's order."""
         return {key: values for key, values in self._parameters() if not isinstance(values, Range)}
 
     def ranges(self) -> dict[str, Range]:
-        """The range of each parameter that has one, in the same order."""
+        """Return the range of each parameter that has one, in the same order."""
         return {key: values for key, values in self._parameters() if isinstance(values, Range)}
 
     def values_of(self, key: str) -> list[Any]:
-        """Every value of a parameter in lists and points, or the bounds of its range. Empty if it is not swept."""
+        """Return every value of a parameter in lists and points, or the bounds of its range; empty if not swept."""
         from_points = [point[key] for point in self.points or () if key in point]
         bounds = [(range_.low, range_.high) for name, range_ in self.ranges().items() if name == key]
         return [*self.lists().get(key, ()), *itertools.chain(*bounds), *from_points]
@@ -94,18 +94,18 @@ class Sweep(Section):
 
 
 def sweep_keys() -> list[str]:
-    """Every key that may stand under `sweep`, but for arguments of the model and the data set."""
+    """Return every key that may stand under `sweep`, but for arguments of the model and the data set."""
     return [*ITEMS, "points", *leaf_keys()]
 
 
 class _Reader:
-    """Checks the values of a raw sweep. Collects every problem, so that all are told at once."""
+    """A check of the values of a raw sweep, which collects all problems to report them at once."""
 
     def __init__(self) -> None:
         self.problems: list[InitErrorDetails] = []
 
     def values(self, key: str, raw: Any, in_points: set[str]) -> tuple[Any, ...] | Range:
-        """The checked values of one parameter, or its range.
+        """Return the checked values of one parameter, or its range.
 
         raw: a list, {choice: [...]}, {uniform: [low, high]} or {log_uniform: [low, high]}.
         """
@@ -129,7 +129,7 @@ class _Reader:
         return tuple(checked)
 
     def points(self, raw: Any) -> tuple[dict[str, Any], ...]:
-        """The checked points."""
+        """Return the checked points."""
         if isinstance(raw, tuple):
             raw = list(raw)
         if not isinstance(raw, list) or not raw or not all(isinstance(point, Mapping) and point for point in raw):
@@ -171,7 +171,7 @@ class _Reader:
         return Range.model_validate({"kind": kind, "low": low, "high": high})
 
     def _value(self, key: str, location: tuple[int | str, ...], item: Any) -> Any:
-        """The value of a parameter as trials have it. `train` checks its own keys."""
+        """Return the value of a parameter as trials have it. `train` checks its own keys."""
         try:
             if key in ITEMS:
                 return ITEMS[key].validate_python(item)

@@ -31,7 +31,7 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
 
     def line_of(self, path: Path) -> int | None:
-        """The line of the value at `path`, or of the nearest section around it."""
+        """Return the line of the value at `path`, or of the nearest section around it."""
         while path not in self.lines and path:
             path = path[:-1]
         return self.lines.get(path)
@@ -46,10 +46,10 @@ class NotReadableError(ValueError):
 
 
 def read_yaml(text: str) -> Document:
-    """Reads one YAML document.
+    """Read one YAML document.
 
     Raises NotReadableError if the text is not YAML, has several documents, or is too large with its aliases written
-    out. Tags and repeated keys become `problems` of the document, so that they are told together with the rest.
+    out. Tags and repeated keys become `problems` of the document, so that they are reported together with the rest.
     """
     try:
         node = yaml.compose(text, Loader=_Composer)
@@ -67,7 +67,7 @@ def read_yaml(text: str) -> Document:
 
 
 class _Composer(yaml.SafeLoader):
-    """Composes nodes and leaves every plain scalar untagged. `_plain_scalar` decides its type."""
+    """A composer that leaves every plain scalar untagged. `_plain_scalar` decides its type."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (PyYAML's own name and shape)
 
@@ -76,7 +76,7 @@ _TAG = "tag:yaml.org,2002:"
 
 
 class _Builder:
-    """Turns composed nodes into plain data. Notes lines and problems in the document."""
+    """A builder of plain data from composed nodes. It notes lines and problems in the document."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -136,7 +136,7 @@ _SPECIAL_FLOAT = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 def _plain_scalar(text: str) -> Hashable:
-    """The value of an unquoted scalar, by YAML 1.2's core schema."""
+    """Return the value of an unquoted scalar, by YAML 1.2's core schema."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if _INT.fullmatch(text):

@@ -13,15 +13,15 @@ from scalestudy.experiments.spec.addresses import child
 from scalestudy.training.whole_file import write_whole
 
 PLAN_MARKS = ("study_id", "spec_sha256")
-"""Keys of plan.json that are not the plan's own."""
+"""Keys of plan.json that do not belong to the plan."""
 MODEL_FILE = "model.pt"
 
 
 class Mirror(Protocol):
     """The storage of a study whose folder here is only a working copy, such as a bucket.
 
-    Names are those of the folder's files, such as `journal/00000001.json`. A call returns when the whole data is
-    stored. All calls raise OSError if the storage fails.
+    Names are the folder's file names, such as `journal/00000001.json`. A call returns when the whole data is stored.
+    All calls raise OSError if the storage fails.
     """
 
     @property
@@ -44,7 +44,7 @@ class StudyFolder:
 
     path: Path
     mirror: Mirror | None = None
-    """Where the study is kept, if not here. Everything goes there first, so this copy never says more than it."""
+    """Where the study is kept, if not here. Everything is written there first, so this copy never holds more."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path))
@@ -126,7 +126,7 @@ class StudyFolder:
 
     @property
     def log_file(self) -> Path:
-        """What the driver did and met: lines of JSON, with the ids of study and trial."""
+        """What the driver did, and what happened to it: lines of JSON, with the ids of study and trial."""
         return self.path / "log.jsonl"
 
     @property
@@ -144,7 +144,7 @@ class StudyFolder:
         return self.figures / f"{name}.png"
 
     def checkpoints(self, trial_id: str) -> Path:
-        """Folder of one trial's checkpoints."""
+        """Return the folder of one trial's checkpoints."""
         return self.path / "checkpoints" / trial_id
 
     def model_file(self, trial_id: str) -> Path:
@@ -161,7 +161,7 @@ class StudyFolder:
         return child(self.mirror.address, *file.relative_to(self.path).parts) if self.mirror else str(file)
 
     def share(self, *files: Path) -> None:
-        """Copy files that others wrote to where the study is kept. Skips files that do not exist."""
+        """Copy files that others wrote to where the study is kept. Skip files that do not exist."""
         for file in files:
             if self.mirror and file.is_file():
                 self.mirror.write(self._name(file), file.read_bytes())
@@ -255,7 +255,7 @@ class StudyFolder:
     def read_trials(self) -> list[dict[str, Any]]:
         """Read the ended trials in the order of their ends. The first record of a trial_id wins.
 
-        Ignores a last line that a crash has torn. Raises ValueError for a broken line elsewhere.
+        Ignore a last line that a crash has torn. Raises ValueError for a broken line elsewhere.
         """
         if not self.trials_file.exists():
             return []
@@ -276,7 +276,7 @@ class StudyFolder:
     def measured_trials(self) -> list[dict[str, Any]]:
         """Return the ended trials, each with the `workload` and `train` of its plan, as `plan.estimate` takes them.
 
-        The plan does not list timing runs. Each has those of a planned trial with the same kind of step.
+        The plan does not list timing runs. Each has the parameters of a planned trial with the same kind of step.
         """
         trials = self.read_plan().trials
         planned = {trial.trial_id: trial for trial in trials}

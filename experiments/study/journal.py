@@ -1,7 +1,7 @@
 """The journal of a study: every event in a small numbered file, written before it counts.
 
-The journal holds all that a study knows. A study goes on from it after its driver was killed, and MLflow gets from it
-what it missed.
+The journal holds all that a study knows. After its driver was killed, a study continues from the journal, and MLflow
+gets what it missed.
 """
 
 import json
@@ -18,9 +18,9 @@ from scalestudy.training.whole_file import written_aside
 logger = logging.getLogger(__name__)
 
 DURABLE = frozenset({"study", "suggested", "ended"})
-"""Types of entries that are synced to the disk. After a power cut the trials tell the others again."""
+"""Types of entries that are synced to the disk. After a power cut the trials report the others again."""
 DIGITS = 8
-"""Of a file's name; their order is that of the entries."""
+"""Digits of a file's name. Names sort in the order of the entries."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,9 @@ class Journal:
         clock: Callable[[], float] = time.time,
         share: Callable[[Path, bytes], None] = lambda file, content: None,
     ) -> None:
-        """share: puts an entry into the study's object store before it counts here; raises as `append` does."""
+        """Open the journal. share: puts an entry into the study's object store before it counts here; raises as
+        `append`.
+        """
         self._folder, self._clock, self._share = folder, clock, share
         self._last = max(self._numbers(), default=0)
 
@@ -75,7 +77,7 @@ class Journal:
     def entries(self, after: int = 0) -> Iterator[Entry]:
         """Yield the entries with a greater number than `after`, in order.
 
-        Skips a file that a lost machine left torn: its trial goes on from before it, and tells the event again.
+        Skip a file that a lost machine left torn: its trial resumes before the event, and reports it again.
         """
         for number in sorted(number for number in self._numbers() if number > after):
             file = self._folder / f"{number:0{DIGITS}}.json"

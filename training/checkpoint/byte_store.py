@@ -92,7 +92,7 @@ class LocalByteStore:
         return sorted_names([path.as_posix() for path in found], prefix)
 
     def delete(self, name: str) -> None:
-        """See ByteStore. Also deletes temporary files of killed writers of this name, and folders that get empty."""
+        """See ByteStore. Also delete temporary files of killed writers of this name, and folders that get empty."""
         path = self._path(name)
         path.unlink(missing_ok=True)
         for aside in path.parent.glob(aside_prefix(name) + "?" * ASIDE_CHARACTERS):
@@ -104,7 +104,7 @@ class LocalByteStore:
                 return
 
     def delete_folder(self, name: str) -> None:
-        """See ByteStore. Deletes each name as `delete` does."""
+        """See ByteStore. Delete each name as `delete` does."""
         for each in self.names(f"{checked_name(name)}/"):
             self.delete(each)
 

@@ -1,4 +1,4 @@
-"""A checkpoint's files: written, found, judged and forgotten.
+"""A checkpoint's files: how they are written, found, checked and deleted.
 
 Layout: `<number>/part-<rank>.pt` of each rank, `<number>/shared.pt` of rank 0, and last `<number>/manifest.json`. Rank
 0 writes the manifest once all ranks have said that their parts are written. A checkpoint exists only after its
@@ -57,7 +57,7 @@ def check_part_name(name: str) -> None:
 
 @dataclass(frozen=True)
 class PartSummary:
-    """What tells one file of a checkpoint from any other bytes."""
+    """What distinguishes one file of a checkpoint from any other bytes."""
 
     name: str  # within the checkpoint
     size_bytes: int
@@ -79,7 +79,7 @@ class PartSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """All that is needed to judge and read a checkpoint's other files. Raises ValueError for unfit values."""
+    """What is needed to check and read a checkpoint's other files. Raises ValueError for unfit values."""
 
     number: int  # grows from checkpoint to checkpoint of a training; no number is used twice
     world_size: int  # ranks that wrote it

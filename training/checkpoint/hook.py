@@ -35,9 +35,9 @@ from scalestudy.training.loop.trial import Trial
 from scalestudy.training.records import EpochRecord
 from scalestudy.training.state import pack
 
-LOOK_SECONDS = 0.5  # from one look of rank 0 at `should_preempt` to the next
+LOOK_SECONDS = 0.5  # from one check of `should_preempt` by rank 0 to the next
 FREE_TO_CHANGE = ("data_root", "warm_up_steps", "shards", "loader", "checkpoint_every")
-"""Fields of a config that change results only by rounding; the length too, if the rate does not look ahead."""
+"""Fields of a config that change results only by rounding; the length too, if the rate does not depend on it."""
 
 
 class Checkpoints(Hook):
@@ -60,8 +60,11 @@ class Checkpoints(Hook):
         preemptible: bool = False,
         say: Callable[[str], None] = lambda message: None,
     ) -> None:
-        """`every_epochs`, `every_steps`: 0: never; `preemptible`: on all ranks or on none; `say`: takes each message,
-        one line, on rank 0."""
+        """Take the options.
+
+        `every_epochs`, `every_steps`: 0: never; `preemptible`: on all ranks or on none; `say`: takes each message, one
+        line, on rank 0.
+        """
         self._store, self._every_epochs, self._every_steps, self._say = store, every_epochs, every_steps, say
         self._found: Checkpoint | None = None
         self._shared: Mapping[str, Any] = {}
@@ -77,8 +80,8 @@ class Checkpoints(Hook):
     def find(self, config: TrainConfig, worker: Worker) -> Choices | None:
         """Find the last whole checkpoint; return the training's choices if the world size is unchanged.
 
-        Rank 0 looks and tells the others. Raises ValueError, on every rank, if the newest checkpoint is of another
-        training, or the store fails.
+        Rank 0 searches, and sends its number to the others. Raises ValueError, on every rank, if the newest checkpoint
+        is of another training, or the store fails.
         """
         said = "failed"
         if worker.rank == 0:
@@ -196,7 +199,7 @@ def identity_of(config: TrainConfig) -> str:
     """Return, as one readable line, what two trainings must share for one to resume from the other's checkpoint."""
     free = set(FREE_TO_CHANGE)
     if config.schedule == "constant" and (config.unit == "epochs" or (config.unit == "steps" and config.eval_every)):
-        free.add(config.unit)  # evaluations stay where they are; those of a length in tokens move with it
+        free.add(config.unit)  # evaluations stay where they are, unless the length is in tokens
     held = {name: value for name, value in config.to_dict().items() if name not in free}
     return json.dumps(held, sort_keys=True, default=repr)
 
@@ -212,13 +215,13 @@ def _store_error(error: Exception) -> Exception:
 class Preemption:
     """The decision of rank 0 whether all ranks leave now, which it broadcasts in two numbers.
 
-    NaN, by which a stop is agreed on (`Trial.should_stop`), can't say it: the step that carries NaN leaves generators
-    and buffers in a state that fits no checkpoint. They meet once or twice a second. One rank alone looks each time and
-    broadcasts nothing.
+    NaN, by which a stop is agreed on (`Trial.should_stop`), can't carry it: the step that carries NaN leaves generators
+    and buffers in a state that fits no checkpoint. The ranks meet once or twice a second. A single rank checks each
+    time and broadcasts nothing.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: seconds, read on rank 0 alone."""
+        """Take the clock: seconds, read on rank 0 alone."""
         self._pace = Pace(LOOK_SECONDS, clock)
 
     def is_now(self, trial: Trial) -> bool:
@@ -227,7 +230,7 @@ class Preemption:
             return trial.should_preempt()
         if not self._pace.is_due():
             return False
-        synchronise_device(trial.worker.device)  # so that the pace is that of the device
+        synchronise_device(trial.worker.device)  # so that the pace follows the device
         decision = [int(trial.should_preempt()), self._pace.measured()] if trial.worker.rank == 0 else [0, 0]
         shared = torch.tensor(decision, dtype=torch.int64, device=trial.worker.device)
         broadcast_from_first([shared], trial.worker)

@@ -1,8 +1,8 @@
-"""A trial's state as plain data, taken in one attempt and restored in another.
+"""A trial's state as plain data, saved in one attempt and restored in another.
 
 The shared part is equal on every rank and written once. A rank's own part holds what only this rank has. At the same
 world size a trial resumes to the bit (on a CPU). At another one it resumes from the same parameters, the mean of what
-the ranks held apart, and fresh generators.
+the ranks held separately, and fresh generators.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def choices_of(shared: Mapping[str, Any], config: TrainConfig, world_size: int) 
 def restore(trial: Trial, shared: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], period: int) -> None:
     """Put the trial where it was, in `period`. `parts`: of all ranks of the checkpoint, by rank.
 
-    Raises ValueError if the parameters are those of another model.
+    Raises ValueError if the parameters belong to another model.
     """
     same_world = len(parts) == trial.worker.world_size
     mine = parts[trial.worker.rank] if same_world else parts[0]
@@ -99,7 +99,7 @@ def restore(trial: Trial, shared: Mapping[str, Any], parts: Sequence[Mapping[str
             "resume with the model that wrote it, or give an empty folder",
         ) from None
     with torch.no_grad():
-        for name, buffer in trial.model.named_buffers():  # also those that a state_dict leaves out
+        for name, buffer in trial.model.named_buffers():  # including the ones that a state_dict leaves out
             buffer.copy_(mine["buffers"][name])
     _load_optimizer(trial, shared["optimizer"], [part["optimizer"] for part in parts])
     trial.rate.load_state(shared["rate"])

@@ -26,7 +26,7 @@ __all__ = ["DataError", "DatasetSplits", "Splits", "default_root", "fetch", "req
 
 
 def require(name: str, root: str | Path | None = None) -> None:
-    """Raise DataError, with the command that helps, if the data set's files are not under root. Loads nothing.
+    """Raise DataError, with the command that helps, if the data set's files are not under root. Load nothing.
 
     Of a user's callable it checks only the form of the name.
     """
@@ -38,7 +38,7 @@ def require(name: str, root: str | Path | None = None) -> None:
 def fetch(name: str, root: str | Path | None = None, source: str | Path | None = None) -> list[Path]:
     """Put a data set's files under root, from the folder `source` or, if that is None, from the internet.
 
-    A file appears under its name after its checksum is verified. Returns the new files, which may be none. Raises
+    A file appears under its name after its checksum is verified. Return the new files, which may be none. Raises
     DataError if the data set needs no files, or if a file is unreachable, fails its checksum or can't be written.
     """
     check_name(name, DATASETS)

@@ -18,7 +18,7 @@ _LARGEST_VALUE = 16  # a pixel counts the set bits of a 4 × 4 block
 
 
 def load_digits(root: str | None, image_size: int = 28) -> Splits:
-    """1,437 + 360 digits, (n, 1, image_size, image_size) in [0, 1], ten classes; `root` is not used.
+    """Load 1,437 + 360 digits, (n, 1, image_size, image_size) in [0, 1], ten classes; `root` is not used.
 
     The 8 × 8 pixels are resized bilinearly; image_size 8 keeps them.
     """
@@ -26,7 +26,7 @@ def load_digits(root: str | None, image_size: int = 28) -> Splits:
         raise InputError(f"data_args.image_size: {image_size!r} is not a whole number above 0", "correct it")
 
     def to_inputs(images: NDArray[np.uint8]) -> torch.Tensor:
-        """(n, 8, 8) counts to (n, 1, image_size, image_size) float32 in [0, 1]."""
+        """Turn (n, 8, 8) counts into (n, 1, image_size, image_size) float32 in [0, 1]."""
         inputs = torch.from_numpy(images.astype(np.float32)).div_(_LARGEST_VALUE).unsqueeze(1)
         return F.interpolate(inputs, size=(image_size, image_size), mode="bilinear", align_corners=False)
 
@@ -50,10 +50,10 @@ def load_synthetic(
     noise: float = 0.5,
     seed: int = 0,
 ) -> Splits:
-    """One random image a class, blended with noise: inputs (n, channels, image_size, image_size) in [0, 1].
+    """Make one random image a class, blended with noise: inputs (n, channels, image_size, image_size) in [0, 1].
 
-    `noise` in [0, 1] is the noise's share: 0 gives the class's image, 1 nothing to learn. `root` is not used.
-    Raises ValueError for sizes below 1 or noise outside [0, 1].
+    `noise` in [0, 1] is the noise's share: 0 gives the class's image, 1 nothing to learn. `root` is not used. Raises
+    ValueError for sizes below 1 or noise outside [0, 1].
     """
     _check_sizes(
         {
@@ -76,7 +76,7 @@ def load_synthetic(
 def _draw(
     prototypes: torch.Tensor, samples: int, noise: float, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(inputs, targets) of `samples` examples."""
+    """Draw (inputs, targets) of `samples` examples."""
     targets = torch.randint(len(prototypes), (samples,), generator=generator)
     random = torch.rand(samples, *prototypes.shape[1:], generator=generator)
     return prototypes[targets].mul_(1 - noise).add_(random, alpha=noise), targets
@@ -91,7 +91,7 @@ def load_linear(
     variances: Sequence[float] | None = None,
     seed: int = 0,
 ) -> Splits:
-    """Linear regression: inputs (n, features), targets (n,) as `LinearTruth` says, one output. `root` is not used.
+    """Make linear regression data: inputs (n, features), targets (n,) as `LinearTruth` says. `root` is not used.
 
     Raises ValueError for sizes below 1, or noise or variances below 0.
     """
@@ -104,7 +104,7 @@ def load_linear(
 
 
 def _draw_linear(truth: LinearTruth, samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """(inputs, targets) of `samples` examples."""
+    """Draw (inputs, targets) of `samples` examples."""
     inputs = torch.randn(samples, len(truth.weights), generator=generator) * truth.variances.sqrt()
     errors = torch.randn(samples, generator=generator) * truth.noise
     return inputs, inputs @ truth.weights + truth.bias + errors
@@ -127,7 +127,7 @@ class LinearTruth:
 def linear_truth(
     features: int = 2, noise: float = 0.01, variances: Sequence[float] | None = None, seed: int = 0
 ) -> LinearTruth:
-    """The distribution of `load_linear` with the same arguments: w and b ~ N(0, 1), v = 1 unless given.
+    """Return the distribution of `load_linear` with the same arguments: w and b ~ N(0, 1), v = 1 unless given.
 
     Raises ValueError for sizes below 1, or noise or variances below 0.
     """
@@ -150,7 +150,7 @@ def splits_of_bytes(
     test_labels: NDArray[np.uint8],
     num_classes: int,
 ) -> Splits:
-    """Images (n, C, H, W) divided by 255, as the book (torchvision's ToTensor) does, and labels (n,)."""
+    """Make splits of images (n, C, H, W), divided by 255 as in the book (torchvision's ToTensor), and labels (n,)."""
     return Splits(
         train_inputs=torch.from_numpy(train_images.astype(np.float32)).div_(255),
         train_targets=torch.from_numpy(train_labels.astype(np.int64)),

@@ -33,12 +33,12 @@ _IMAGE = (3, 32, 32)
 
 
 def load(root: str | None) -> Splits:
-    """CIFAR-10, (n, 3, 32, 32) in [0, 1], ten classes. Raises DataError if files are missing or damaged."""
+    """Load CIFAR-10, (n, 3, 32, 32) in [0, 1], ten classes. Raises DataError if files are missing or damaged."""
     return load_source(CIFAR10, root)
 
 
 def load_source(source: CifarSource, root: str | None) -> Splits:
-    """A data set of six batch files."""
+    """Load a data set of six batch files."""
     from scalestudy.training.data.builtin import splits_of_bytes
 
     train_images, train_labels, test_images, test_labels = source.load(Path(root or default_root()))
@@ -66,7 +66,10 @@ class CifarSource:
             )
 
     def load(self, root: Path) -> tuple[NDArray[np.uint8], ...]:
-        """Training images (n, 3, 32, 32), labels (n,), test images (m, 3, 32, 32), labels (m,). Raises DataError."""
+        """Return the training images (n, 3, 32, 32), labels (n,), test images (m, 3, 32, 32), labels (m,).
+
+        Raises DataError.
+        """
         self.require(root)
         if all(self._path(root, file).is_file() for file in FILES):
             contents = self._verified(root / self.folder)
@@ -83,7 +86,7 @@ class CifarSource:
         return np.concatenate(images), np.concatenate(labels), *batches[-1]
 
     def fetch(self, root: Path, folder: Path | None) -> list[Path]:
-        """Unpack, copy or download the missing files, verified. Returns the new ones. Raises DataError."""
+        """Unpack, copy or download the missing files, verified. Return the new ones. Raises DataError."""
         missing = [file for file in (*FILES, NAMES_FILE) if not self._path(root, file).is_file()]
         if not missing or missing == [NAMES_FILE]:
             return []
@@ -98,7 +101,7 @@ class CifarSource:
         return root / self.folder / file
 
     def _contents_in(self, folder: Path) -> dict[str, bytes]:
-        """All files' verified contents in the user's folder: a root, or the one with the files."""
+        """Return the verified contents of all files in the user's folder: a root, or the folder with the files."""
         unpacked = [place for place in (folder / self.folder, folder) if (place / TEST_FILE).is_file()]
         if unpacked:
             return self._verified(unpacked[0])
@@ -120,7 +123,7 @@ class CifarSource:
         return contents
 
     def _unpack(self, origins: list[str]) -> dict[str, bytes]:
-        """The files of the first good archive, in memory: no name inside the archive becomes a path."""
+        """Return the files of the first good archive, in memory: no name inside the archive becomes a path."""
         content = first_good(self.name, origins, self.archive_md5)
         try:
             with tarfile.open(fileobj=io.BytesIO(content)) as archive:
@@ -154,7 +157,7 @@ CIFAR10 = CifarSource(
 
 
 def parse_batch(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Images (n, 3, 32, 32) and labels (n,) of one file. Raises DataError for other content."""
+    """Return the images (n, 3, 32, 32) and labels (n,) of one file. Raises DataError for other content."""
     try:
         batch = _BatchUnpickler(io.BytesIO(content), encoding="bytes").load()
         _, shape, dtype, is_fortran, values = batch[b"data"].state
@@ -170,7 +173,7 @@ def parse_batch(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
 
 
 class _Stored:
-    """Stands for every NumPy object of a pickle: keeps the arguments, and makes nothing of them."""
+    """A stand-in for every NumPy object of a pickle: it keeps the arguments, and makes nothing of them."""
 
     state: tuple[Any, ...] = ()
 
@@ -182,7 +185,7 @@ class _Stored:
 
 
 class _BatchUnpickler(pickle.Unpickler):
-    """Knows the names in a pickled array of bytes, and refuses all others."""
+    """An unpickler that knows the names in a pickled array of bytes, and refuses all others."""
 
     _NAMES = frozenset({"numpy.core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype"})
 

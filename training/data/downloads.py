@@ -24,7 +24,7 @@ class DataError(InputError):
 
 
 def default_root() -> Path:
-    """The folder of data sets: SCALESTUDY_DATA, otherwise scalestudy/data in the user's cache folder."""
+    """Return the folder of data sets: SCALESTUDY_DATA, otherwise scalestudy/data in the user's cache folder."""
     named = os.environ.get("SCALESTUDY_DATA")
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(named) if named else Path(cache) / "scalestudy" / "data"
@@ -42,14 +42,17 @@ class FileSource(Protocol):
         """The checksum of each file, by its name."""
 
     def require(self, root: Path) -> None:
-        """Raise DataError, with the command that helps, unless the files are there. Reads none."""
+        """Raise DataError, with the command that helps, unless the files are there. Read none."""
 
     def fetch(self, root: Path, folder: Path | None) -> list[Path]:
-        """Put the missing files there, verified, from a folder or the internet (None). Returns them. DataError."""
+        """Put the missing files there, verified, from a folder or the internet (None); return them.
+
+        May raise DataError.
+        """
 
 
 def remedy(name: str) -> str:
-    """What to type if a file is not as it should be."""
+    """Return the command that repairs a missing or damaged file."""
     return f"run `scalestudy data fetch {name}` (or with `--from DIR`, a folder that has the files)"
 
 
@@ -61,7 +64,7 @@ def check_md5(content: bytes, expected: str) -> None:
 
 
 def first_good(name: str, origins: Sequence[str], md5: str) -> bytes:
-    """The content of the first of the paths and URLs whose content has the checksum. Raises DataError."""
+    """Return the content of the first path or URL whose content has the checksum. Raises DataError."""
     problems = []
     for origin in origins:
         try:

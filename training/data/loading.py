@@ -1,7 +1,7 @@
 """A trial's data, as near its device as it fits, and augmented.
 
-Augmentation takes its random numbers from a hash of (seed, epoch, example's index) alone. So an example is changed
-alike at any world size, in any batch, on any device. Rejected: a torch.Generator, whose numbers depend on the position
+Augmentation takes its random numbers from a hash of (seed, epoch, example's index) alone. So an example is changed the
+same at any world size, in any batch, on any device. Rejected: a torch.Generator, whose numbers depend on the position
 in a batch, on the batches before and on the kind of device.
 
 Shapes: n training and m test examples, N of them in a batch, C channels, H × W pixels.
@@ -80,7 +80,7 @@ class TrainingData:
         return vars(self.train.place) if isinstance(self.train, StreamReader) else None
 
     def go_on(self, places: Sequence[Mapping[str, Any] | None]) -> None:
-        """Let a stream go on where a checkpoint's ranks were. `places`: theirs, by rank.
+        """Let a stream continue where a checkpoint's ranks were. `places`: theirs, by rank.
 
         Raises InputError if the data set shards itself, and the checkpoint is of another world size.
         """
@@ -89,12 +89,12 @@ class TrainingData:
             self.train.go_on(known)
 
     def shards(self, order: torch.Tensor, bounds: Bounds, epoch: int) -> Generator[Tree]:
-        """A batch on the device for each pair of bounds, its inputs scaled and augmented: each draw, fetched."""
+        """Yield a batch on the device for each pair of bounds, its inputs scaled and augmented: each draw, fetched."""
         with closing(self.draws(order, bounds, epoch)) as draws:
             yield from map(self.fetched, draws)
 
     def draws(self, order: torch.Tensor, bounds: Bounds, epoch: int) -> Generator[Tree]:
-        """For each pair of bounds, what `fetched` makes a batch of: its examples' places in a resident set, or itself.
+        """Yield, for each pair of bounds, what `fetched` needs: the examples' places in a resident set, or the batch.
 
         `order`: a permutation of the training examples, (n,) int64 on the CPU. `bounds`: first and one-past-last
         position in it, for each of this worker's shards; equal ones give an empty batch. The reading ahead ends with
@@ -111,13 +111,14 @@ class TrainingData:
                 yield self._prepared(batch, here[first:stop], key)
 
     def fetched(self, draw: Tree) -> Tree:
-        """The batch of a draw. It reads nothing of the host's, so that a CUDA graph can repeat it with other places."""
+        """Return the batch of a draw. It reads nothing on the host, so a CUDA graph can repeat it with other places."""
         return draw if self._gathers is None else self._scaled(self._gathers.gathered(draw))
 
     def stream_shards(self, first: int, size: int, batch: int, steps: range) -> Generator[Tree]:
-        """Of a stream, a batch on the device for each step: examples first … first + size - 1 of the global batch.
+        """Yield a stream's batch on the device for each step: examples first … first + size - 1 of the global batch.
 
-        It goes on at `place` if that is not behind the first of them. Augmented by their number in the stream.
+        It continues at `place` if that is not behind the first of them. Examples are augmented by their number in the
+        stream.
         """
         assert isinstance(self.train, StreamReader)
         key = augmentation_key(self.seed, 0)
@@ -127,9 +128,9 @@ class TrainingData:
                 yield self._prepared(shard, here + step * batch, key)
 
     def test_part(self, worker: Worker, weights: Sequence[float]) -> Generator[Tree]:
-        """This worker's share of the test set, on the device, scaled, never augmented.
+        """Yield this worker's share of the test set, on the device, scaled, never augmented.
 
-        By its weight a contiguous part; of a stream, batches that are dealt out in turn.
+        Its weight decides the size of a contiguous part. Batches of a stream go to the ranks in turn.
         """
         if not isinstance(self.test, StreamReader):
             yield from self.test_batches(*shard_bounds(len(self.test), weights, worker.rank))
@@ -139,7 +140,7 @@ class TrainingData:
                 yield self._scaled(batch)
 
     def test_batches(self, start: int, stop: int) -> Iterator[Tree]:
-        """The test examples start … stop - 1 in their order, on the device, scaled, never augmented."""
+        """Yield the test examples start … stop - 1 in their order, on the device, scaled, never augmented."""
         assert not isinstance(self.test, StreamReader)
         bounds = [(first, min(first + EVALUATION_BATCH, stop)) for first in range(start, stop, EVALUATION_BATCH)]
         with closing(self.test.batches(None, bounds, epoch=0)) as batches:
@@ -148,7 +149,7 @@ class TrainingData:
 
     @property
     def _gathers(self) -> ResidentReader | None:
-        """What a draw is gathered from; None: a draw is the batch. An augmentation goes by more than the places."""
+        """What a draw is gathered from; None: a draw is the batch. An augmentation needs more than the places."""
         return self.train if isinstance(self.train, ResidentReader) and self.augmentation is None else None
 
     def _prepared(self, batch: Tree, examples: torch.Tensor, key: int) -> Tree:
@@ -202,7 +203,7 @@ def open_data(config: TrainConfig, worker: Worker) -> TrainingData:
 def _dataset_readers(
     config: TrainConfig, splits: DatasetSplits, worker: Worker
 ) -> tuple[DatasetReader | StreamReader, DatasetReader | StreamReader]:
-    """The readers of torch data sets. What is wrong with a stream on one rank, every rank raises."""
+    """Return the readers of torch data sets. If a stream is wrong on one rank, every rank raises."""
 
     def made(name: str, dataset: Any) -> DatasetReader | StreamReader:
         arguments = (splits.num_classes, worker, config.seed, splits.collate, config.loader)
@@ -253,7 +254,7 @@ def _require_images(config: TrainConfig, train: Reader | StreamReader) -> None:
 
 
 def load_splits(config: TrainConfig, device: torch.device) -> AnySplits:
-    """What the config's data set callable returns, tensors on the device if they fit it. Raises DataError."""
+    """Load the splits of the config's data set, as tensors on the device if they fit it. Raises DataError."""
     arguments = json.dumps(dict(config.data_args), sort_keys=True, default=repr)
     key = config.data, arguments, str(config.data_root), str(device)
     if key in _last_used:
@@ -277,7 +278,7 @@ def fits(size_bytes: int, free_bytes: int) -> bool:
 
 
 def _has_room(device: torch.device, size_bytes: int) -> bool:
-    """A CPU always has. A GPU's free memory is what nobody has, and what PyTorch holds unused."""
+    """Whether the device has room. A CPU always has; a GPU's free memory includes what PyTorch holds unused."""
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)
@@ -307,9 +308,9 @@ AUGMENTATIONS: Mapping[str, Augmentation | None] = {"none": None, "crop_flip": c
 
 
 def random_words(examples: torch.Tensor, key: int) -> torch.Tensor:
-    """64 random bits an example, (N,) int64: element `example` of the SplitMix64 sequence that starts at the key.
+    """Return 64 random bits an example, (N,) int64: element `example` of the key's SplitMix64 sequence.
 
-    Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators". It needs int64's wrapping around.
+    Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators". It needs int64 to wrap around.
     """
     words = (examples + 1) * _STEP + key
     words = (words ^ _shifted(words, 30)) * _FIRST

@@ -35,11 +35,11 @@ FILES = (
 def load_mnist(
     root: str | None, train_samples: int | None = None, test_samples: int | None = None, image_size: int | None = None
 ) -> Splits:
-    """MNIST, (n, 1, image_size, image_size) in [0, 1], ten classes.
+    """Load MNIST, (n, 1, image_size, image_size) in [0, 1], ten classes.
 
-    `train_samples`, `test_samples`: so many from the start of each set; None: all.
-    `image_size`: 14, 7, 4, 2 or 1 shrink images, each square of pixels to its mean; None: 28. Raises DataError if files
-    are missing or damaged, ValueError for more examples than there are and for another size.
+    `train_samples`, `test_samples`: how many from the start of each set; None: all. `image_size`: 14, 7, 4, 2 or 1
+    shrink images, each square of pixels to its mean; None: 28. Raises DataError if files are missing or damaged,
+    ValueError for more examples than there are and for another size.
     """
     return load_source(MNIST, root, train_samples, test_samples, image_size)
 
@@ -47,7 +47,7 @@ def load_mnist(
 def load_fashion_mnist(
     root: str | None, train_samples: int | None = None, test_samples: int | None = None, image_size: int | None = None
 ) -> Splits:
-    """Fashion-MNIST, as `load_mnist`. Its files mix the classes, so the first examples are a fair sample."""
+    """Load Fashion-MNIST, as `load_mnist`. Its files mix the classes, so the first examples are a fair sample."""
     return load_source(FASHION_MNIST, root, train_samples, test_samples, image_size)
 
 
@@ -58,7 +58,7 @@ def load_source(
     test_samples: int | None = None,
     image_size: int | None = None,
 ) -> Splits:
-    """A data set of four IDX files; the first `train_samples` and `test_samples`, None: all."""
+    """Load a data set of four IDX files; the first `train_samples` and `test_samples`, None: all."""
     from torch.nn.functional import adaptive_avg_pool2d  # torch, which `require` and `fetch` do without
 
     from scalestudy.training.data.builtin import splits_of_bytes
@@ -85,7 +85,7 @@ def load_source(
 
 
 def _count(field: str, count: int | None, available: int) -> int:
-    """How many examples to take."""
+    """Return how many examples to take."""
     if count is None:
         return available
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= available:
@@ -105,7 +105,7 @@ class IdxSource:
     md5: Mapping[str, str]  # of FILES' packed form, as torchvision states them
 
     def path(self, root: Path, file: str) -> Path:
-        """The packed file."""
+        """Return the packed file."""
         return root / self.folder / "raw" / f"{file}.gz"
 
     def require(self, root: Path) -> None:
@@ -118,7 +118,7 @@ class IdxSource:
             )
 
     def fetch(self, root: Path, folder: Path | None) -> list[Path]:
-        """Copy or download the missing files, verified. Returns the new ones. Raises DataError."""
+        """Copy or download the missing files, verified. Return the new ones. Raises DataError."""
         new = []
         for file in [file for file in FILES if self._find(root, file) is None]:
             origins = [str(self._find_in(folder, file))] if folder else [f"{url}{file}.gz" for url in self.mirrors]
@@ -127,7 +127,7 @@ class IdxSource:
         return new
 
     def load(self, root: Path) -> tuple[NDArray[np.uint8], ...]:
-        """Training images (n, H, W), training labels (n,), test images (m, H, W), test labels (m,).
+        """Return the training images (n, H, W), training labels (n,), test images (m, H, W), test labels (m,).
 
         A packed file must have its checksum. An unpacked one, which has none, must be a whole IDX file. Raises
         DataError.
@@ -155,7 +155,7 @@ class IdxSource:
             raise DataError(f"data: {path}: {error}", f"delete it and {remedy(self.name)}") from None
 
     def _find_in(self, folder: Path, file: str) -> Path:
-        """The packed file in the user's folder: a root, the data set's folder, or the one with the files."""
+        """Return the packed file in the user's folder: a root, the data set's folder, or the one with the files."""
         candidates = (self.path(folder, file), folder / "raw" / f"{file}.gz", folder / f"{file}.gz")
         for candidate in candidates:
             if candidate.is_file():
@@ -190,7 +190,7 @@ FASHION_MNIST = IdxSource(
 
 
 def parse_idx(content: bytes) -> NDArray[np.uint8]:
-    """The array of unsigned bytes in an IDX file. Raises DataError for other files, cut short or too long ones."""
+    """Return the array of unsigned bytes in an IDX file. Raises DataError for any other file."""
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise DataError(f"not an IDX file of unsigned bytes: it starts with {content[:4].hex(' ') or 'nothing'}")
     dimensions = content[3]

@@ -1,7 +1,7 @@
 """Batches on their way to the device.
 
 They come from tensors that live there, from tensors in the host's memory, or from a user's map-style data set. These
-three ways give the same batches to the bit. An iterable data set has an order of its own, and no length.
+three ways give bit-identical batches. An iterable data set sets its order, and has no length.
 
 Shapes: n examples, N of them in a batch, C channels.
 """
@@ -62,10 +62,10 @@ class Reader(Protocol):
         """A batch of no examples, of the form of all others."""
 
     def __len__(self) -> int:
-        """n."""
+        """Return n."""
 
     def batches(self, order: torch.Tensor | None, bounds: Bounds, epoch: int) -> Batches:
-        """A batch for each pair of bounds: positions in the permutation `order` (n,), or in the set itself (None)."""
+        """Yield a batch for each pair of bounds: positions in the permutation `order` (n,); None: in the set."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,12 @@ class ResidentReader(_TensorReader):
         yield from (self.gathered(positions) for positions in self.positions(order, bounds))
 
     def positions(self, order: torch.Tensor, bounds: Bounds) -> Iterator[torch.Tensor]:
-        """Of each batch, the places of its examples in the set, (N,) int64 on the device."""
+        """Yield, for each batch, the places of its examples in the set, (N,) int64 on the device."""
         order = order.to(next(tensor.device for _, tensor in tensors(self.examples)))
         return (order[first:stop] for first, stop in bounds)
 
     def gathered(self, positions: torch.Tensor) -> Tree:
-        """The batch of the examples at these places."""
+        """Return the batch of the examples at these places."""
         return rows(self.examples, positions)
 
 
@@ -141,7 +141,7 @@ class _UserReader:
         self._loader = loader or LoaderConfig()
 
     def _processes(self, seconds: float, dataset: object) -> int:
-        """How many loader processes read what takes so many seconds: as many as the user says, or as pay."""
+        """Return how many loader processes read what takes `seconds`: as the user says, or as many as pay."""
         asked = self._loader.workers
         if asked is not None:
             processes = 0 if multiprocessing.current_process().daemon else asked
@@ -158,7 +158,7 @@ class _UserReader:
         return 0
 
     def _loaded(self, read: Dataset[Any], dataset: object, processes: int, **how: Any) -> Generator[Any, None, None]:
-        """What a DataLoader makes of `read`, which holds the user's data set. Close it to end the processes."""
+        """Yield what a DataLoader makes of `read`, which holds the user's data set. Close it to end the processes."""
         loader = DataLoader(
             read,
             num_workers=processes,
@@ -178,7 +178,7 @@ class _UserReader:
                 loaded._shutdown_workers()
 
     def _checked(self, batch: Any, examples: int) -> Tree:
-        """The collated batch, checked. Targets of a pair become int64, or the floating-point format of the inputs."""
+        """Check the collated batch. Targets of a pair become int64, or the floating-point format of the inputs."""
         if self._num_classes is None:
             return check_rows(batch, examples, self._name)
         if not isinstance(batch, tuple | list) or [type(part) for part in batch] != [torch.Tensor, torch.Tensor]:
@@ -206,8 +206,11 @@ class DatasetReader(_UserReader):
         collate: Collate | None = None,
         loader: LoaderConfig | None = None,
     ) -> None:
-        """`name`: train or test; `num_classes`: None: examples of any form. Raises DataError for other examples than
-        pairs of tensors if it is given, and for batches whose tensors have not a row an example."""
+        """Read a set, `name`: train or test. `num_classes`: None: examples of any form.
+
+        If it is given, examples other than pairs of tensors raise DataError. So do batches without a row an example in
+        each tensor.
+        """
         super().__init__(name, num_classes, worker, seed, collate, loader)
         self._dataset = dataset
         self._seconds_an_example, examples = _probe(KeyedExamples(dataset, seed, epoch=0), len(self))
@@ -230,7 +233,7 @@ class DatasetReader(_UserReader):
 
 
 class StreamReader(_UserReader):
-    """A user's iterable data set: every rank reads all of it and drops what is others', or reads its own part.
+    """A user's iterable data set: every rank reads all of it and drops the others' examples, or reads its part.
 
     Loader processes read all of it too; each makes one batch in so many. So every number of them gives the same
     batches, and more than one is seldom faster.
@@ -248,8 +251,10 @@ class StreamReader(_UserReader):
         *,
         endless: bool,
     ) -> None:
-        """`endless`: pass after pass, for training. Raises DataError as DatasetReader does, and for a set, or this
-        rank's part of a training set, without examples."""
+        """Read a stream. `endless`: pass after pass, for training.
+
+        Raises DataError as DatasetReader does, and for a set, or this rank's part of a training set, without examples.
+        """
         super().__init__(name, num_classes, worker, seed, collate, loader)
         self._endless = endless
         stream = Stream(passes, seed, endless=False)
@@ -267,12 +272,12 @@ class StreamReader(_UserReader):
             if endless:
                 self._passes.first(1, seed)
         self.place = Place()
-        """Behind the last batch of training that was taken, or where a checkpoint was: where `shards` goes on."""
+        """Where `shards` continues: behind the last training batch taken, or at the checkpoint's place."""
 
     def go_on(self, places: Sequence[Place]) -> None:
-        """Go on where a checkpoint's ranks were, by rank. One stream for all ranks goes on at the farthest place.
+        """Continue where a checkpoint's ranks were, by rank. One stream for all ranks continues at the farthest place.
 
-        Raises InputError if the ranks had parts of their own, and were another number.
+        Raises InputError if the ranks had separate parts, and were another number.
         """
         if not self._has_parts:
             self.place = max(places, key=lambda place: place.example)
@@ -286,9 +291,9 @@ class StreamReader(_UserReader):
             )
 
     def shards(self, first: int, size: int, batch: int, steps: range) -> Batches:
-        """This rank's examples first … first + size - 1 of each step's global batch, without end of the data set.
+        """Yield this rank's examples first … first + size - 1 of each step's global batch, pass after pass.
 
-        Of a data set that shards itself: the next `size` of the rank's own part.
+        From a data set that shards itself, take the next `size` of this rank's part.
         """
         if not size:
             yield from (moved(self.empty, self._worker.device) for _ in steps)
@@ -298,7 +303,7 @@ class StreamReader(_UserReader):
             yield from self._pieces(_Pieces(steps.start * batch + first, size, batch, len(steps)))
 
     def dealt(self, size: int) -> Batches:
-        """All examples of one pass, in batches that are dealt out to the ranks in turn."""
+        """Yield all examples of one pass, in batches that go to the ranks in turn."""
         rank, ranks = (0, 1) if self._has_parts else (self._worker.rank, self._worker.world_size)
         return self._pieces(_Pieces(rank * size, size, ranks * size, None))
 
@@ -318,9 +323,9 @@ class StreamReader(_UserReader):
 
 
 def loader_processes(worker: Worker, seconds: float) -> int:
-    """How many loader processes to start for this time of reading; 0: the training process reads.
+    """Return how many loader processes to start for this time of reading; 0: the training process reads.
 
-    They get the worker's part of the cores that no worker of this machine trains on. A daemon may not have children.
+    They share the cores of the machine that no worker trains on. A daemon may not have children.
     """
     if seconds < LOADERS_PAY_FROM_SECONDS or multiprocessing.current_process().daemon:
         return 0
@@ -331,7 +336,7 @@ def loader_processes(worker: Worker, seconds: float) -> int:
 
 
 def _probe(examples: KeyedExamples, count: int) -> tuple[float, list[Any]]:
-    """Seconds to read an example, and the examples that were read, some from all over the set."""
+    """Return the seconds to read an example, and the examples read, some from all over the set."""
     chosen = evenly(count, _PROBED)
     first = examples.__getitems__(chosen[:1])  # may open files or import modules
     started = time.perf_counter()
@@ -351,9 +356,9 @@ class KeyedExamples(Dataset[Any]):
         self.epoch = epoch
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """The examples of a batch. DataLoader's fetcher calls this method.
+        """Return the examples of a batch. DataLoader's fetcher calls this method.
 
-        Leaves the inference mode of an evaluation, since a data set may keep tensors for a later training step.
+        Leave the inference mode of an evaluation, since a data set may keep tensors for a later training step.
         """
         examples = []
         with torch.inference_mode(mode=False), generators_kept():
@@ -364,14 +369,14 @@ class KeyedExamples(Dataset[Any]):
 
 
 def fork_server(examples: object) -> BaseContext:
-    """The context that starts loader processes from a fork server, a clean process that keeps its imports.
+    """Return the context that starts loader processes from a fork server, a clean process that keeps its imports.
 
     Measured on two cores, from the start of a pass to its first batch: 0.03–0.06 s (the first time 1.3 s), as with
     fork; 0.8 s with spawn. Rejected: to fork the training process itself. Its process group, Ray and OpenMP run
     threads, and a fork may copy their locks while held.
 
-    The server imports what every loader process needs: this module, the data set's, and those of the main module,
-    which multiprocessing runs in each process (Ray's takes 0.3 s).
+    The server imports what every loader process needs: this module, the data set's, and those of the main module, which
+    multiprocessing runs in each process (Ray's takes 0.3 s).
     """
     context = multiprocessing.get_context("forkserver")
     used_by_main = {value.__name__ for value in vars(sys.modules["__main__"]).values() if isinstance(value, ModuleType)}
@@ -380,9 +385,9 @@ def fork_server(examples: object) -> BaseContext:
 
 
 def why_not_sent(examples: object) -> str | None:
-    """Why a data set can't be sent to loader processes (mostly a lambda in a transform); None if it can.
+    """Return why a data set can't be sent to loader processes (mostly a lambda in a transform); None if it can.
 
-    Skips its tensors and arrays: pickling them takes long, and torch would move them to shared memory.
+    Its tensors and arrays are skipped: pickling them takes long, and torch would move them to shared memory.
     """
     try:
         _FormPickler(_Nowhere()).dump(examples)
@@ -402,9 +407,9 @@ class _Nowhere:
 
 
 def end_with_parent(loader_number: int) -> None:
-    """In a loader process: end as soon as the training process does, however it ends.
+    """End this loader process as soon as the training process ends, however it ends.
 
-    DataLoader watches the parent's id. Here that is the fork server's, which lives as long as its children.
+    DataLoader watches the parent's id. Here the parent is the fork server, which lives as long as its children.
     """
 
     def watch_parent() -> None:
@@ -417,7 +422,7 @@ def end_with_parent(loader_number: int) -> None:
 
 
 def read_ahead(batches: Iterator[Any], depth: int) -> Generator[Any, None, None]:
-    """The same items (none may be None). A thread makes up to `depth` of them ahead, and ends with the iterator.
+    """Yield the same items (none may be None). A thread makes up to `depth` of them ahead, and ends with the iterator.
 
     For iterators that draw no random numbers: a thread would take them from the training's generators.
     """
@@ -430,7 +435,7 @@ def read_ahead(batches: Iterator[Any], depth: int) -> Generator[Any, None, None]
 
 @dataclass(frozen=True)
 class _Pieces:
-    """Of a stream the examples first + k · stride … first + k · stride + size - 1, for k from 0."""
+    """The examples of a stream first + k · stride … first + k · stride + size - 1, for k from 0."""
 
     first: int
     size: int
@@ -438,7 +443,7 @@ class _Pieces:
     count: int | None  # None: to the stream's end
 
     def of_loader(self, loader: int, loaders: int) -> _Pieces:
-        """Every so many-th piece: those of one of the loader processes, which deliver in turn."""
+        """Return every so many-th piece: the pieces of one loader process. The processes deliver in turn."""
         count = None if self.count is None else max(0, -(-(self.count - loader) // loaders))
         return _Pieces(self.first + loader * self.stride, self.size, self.stride * loaders, count)
 

@@ -64,8 +64,8 @@ class Splits:
     ) -> DatasetSplits:
         """Take torch's map-style or iterable data sets in place of tensors.
 
-        With `num_classes` examples are (input (C, …) float, target), and `in_channels` is by default that of the first
-        training example. Without it they have any form, for a task, and the model's callable is called with
+        With `num_classes` examples are (input (C, …) float, target), and `in_channels` is by default taken from the
+        first training example. Without it they have any form, for a task, and the model's callable is called with
         `for_model`. `collate`: makes a batch of a list of examples; None: PyTorch's `default_collate`. Raises DataError
         for another form of data sets or examples.
         """
@@ -114,16 +114,16 @@ class Splits:
         return sum(tensor.nbytes for _, *pair in self._pairs() for tensor in pair)
 
     def to(self, device: torch.device) -> Splits:
-        """The same data on the device."""
+        """Return the same data on the device."""
         names = ("train_inputs", "train_targets", "test_inputs", "test_targets")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
     def test_examples(self, most: int) -> Tree:
-        """A copy of at most so many of the first test examples, as the model sees a batch."""
+        """Return a copy of at most so many of the first test examples, as the model sees a batch."""
         return scaled(self.test_inputs[:most].clone()), self.test_targets[:most].clone()
 
     def train_examples(self, most: int) -> Tree:
-        """At most so many training examples from all over the set, as the model sees a batch."""
+        """Return at most so many training examples from all over the set, as the model sees a batch."""
         places = evenly(len(self.train_inputs), most)
         return scaled(self.train_inputs[places]), self.train_targets[places]
 
@@ -143,14 +143,14 @@ class DatasetSplits:
     collate: Collate | None = None
 
     def test_examples(self, most: int) -> Tree:
-        """At most so many of the first test examples, as the model or the task sees a batch."""
+        """Return at most so many of the first test examples, as the model or the task sees a batch."""
         from torch.utils.data import default_collate
 
         batch = (self.collate or default_collate)(_first(self.test, most))
         return batch if self.num_classes is None else (scaled(batch[0]), batch[1])
 
     def train_examples(self, most: int) -> Tree:
-        """At most so many training examples from all over the set, of a stream the first, as a batch."""
+        """Return at most so many training examples from all over the set, of a stream the first, as a batch."""
         from torch.utils.data import default_collate
 
         from scalestudy.training.data.streams import Passes
@@ -192,19 +192,19 @@ class TensorSplits:
         return sum(tensor.nbytes for _, tensor in tensors((self.train, self.test)))
 
     def to(self, device: torch.device) -> TensorSplits:
-        """The same data on the device."""
+        """Return the same data on the device."""
         from scalestudy.training.trees import moved
 
         return replace(self, train=moved(self.train, device), test=moved(self.test, device))
 
     def test_examples(self, most: int) -> Tree:
-        """A copy of at most so many of the first test examples, as a batch."""
+        """Return a copy of at most so many of the first test examples, as a batch."""
         from scalestudy.training.trees import mapped
 
         return mapped(lambda tensor: tensor[:most].clone(), self.test)
 
     def train_examples(self, most: int) -> Tree:
-        """At most so many training examples from all over the set, as a batch."""
+        """Return at most so many training examples from all over the set, as a batch."""
         from scalestudy.training.trees import count, mapped
 
         places = evenly(count(self.train), most)
@@ -212,13 +212,13 @@ class TensorSplits:
 
 
 def evenly(examples: int, most: int) -> list[int]:
-    """Places of at most so many examples, evenly spaced: a set may be sorted."""
+    """Return the places of at most `count` examples, evenly spaced: a set may be sorted."""
     chosen = min(most, examples)
     return [number * examples // chosen for number in range(chosen)]
 
 
 def scaled(inputs: torch.Tensor) -> torch.Tensor:
-    """Inputs of bytes as float32 from 0 to 1; others as they are."""
+    """Scale inputs of bytes to float32 from 0 to 1; return others as they are."""
     return inputs.float() / 255 if str(inputs.dtype) == "torch.uint8" else inputs
 
 
@@ -259,7 +259,7 @@ def check_targets(split: str, targets: torch.Tensor, num_classes: int) -> None:
 
 
 def _examples(split: str, dataset: Dataset[Any]) -> Dataset[Any] | Passes:
-    """The data set; an iterable one by passes. Raises DataError unless it is iterable, or has a length above 0."""
+    """Return the data set; an iterable one by passes. Raises DataError unless it is iterable or not empty."""
     from torch.utils.data import IterableDataset
 
     from scalestudy.training.data.streams import Passes
@@ -276,7 +276,7 @@ def _examples(split: str, dataset: Dataset[Any]) -> Dataset[Any] | Passes:
 
 
 def _first(dataset: Dataset[Any] | Passes, most: int) -> list[Any]:
-    """At most so many of the first examples."""
+    """Return at most so many of the first examples."""
     from scalestudy.training.data.streams import Passes
 
     if isinstance(dataset, Passes):
@@ -285,7 +285,7 @@ def _first(dataset: Dataset[Any] | Passes, most: int) -> list[Any]:
 
 
 def _channels(split: str, dataset: Dataset[Any] | Passes) -> int:
-    """C of the first example. Raises DataError for another form of example."""
+    """Return C of the first example. Raises DataError for another form of example."""
     [example] = _first(dataset, 1)
     if not isinstance(example, tuple | list) or len(example) != 2 or not getattr(example[0], "shape", ()):
         form = f"a {type(example).__name__}"

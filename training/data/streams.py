@@ -1,8 +1,8 @@
-"""A user's iterable data set as a stream of examples: pass after pass, from any place on.
+"""A user's iterable data set as a stream of examples: pass after pass, from any place.
 
 What a pass yields must be a function of the data set, of the pass (`set_epoch`) and of the process's random numbers
 (random, numpy.random, torch), which are seeded for each pass. Then every rank and every loader process sees the same
-stream, and a stream can be taken up at any place.
+stream, and a stream can resume at any place.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ _END = object()
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A place in a stream: before the example of that number. Its fields are plain data, for checkpoints."""
+    """A place in a stream, before example number `example`. Its fields are plain data, for checkpoints."""
 
     example: int = 0  # of all passes, from 0
     epoch: int = 0  # the pass in progress, from 0
     offset: int = 0  # examples of that pass that lie behind
-    state: Any = None  # of a data set that tells its own
+    state: Any = None  # of a data set that has a state
     generators: Any = None  # with such a state: the random generators' state there; None: a place without it
 
 
 class Passes:
-    """A user's iterable data set, or a rank's part of one, whose streams all begin alike."""
+    """A user's iterable data set, or a rank's part of one. All its streams begin the same way."""
 
     def __init__(self, dataset: Any, what: str) -> None:
-        """`dataset`: no pass of it is begun; `what`: names it in messages."""
+        """Take a data set of which no pass is begun; `what` names it in messages."""
         self.dataset, self.what = dataset, what
         self.has_state = callable(getattr(dataset, "state_dict", None)) and hasattr(dataset, "load_state_dict")
         self._before = copy.deepcopy(dataset.state_dict()) if self.has_state else None
 
     @property
     def shards_itself(self) -> bool:
-        """Whether the data set can give each worker a part of its own."""
+        """Whether the data set can give each worker a separate part."""
         return callable(getattr(self.dataset, "shard", None))
 
     def part(self, rank: int, world_size: int) -> Passes:
-        """A rank's part of a data set that shards itself. Raises DataError if it has none for this rank."""
+        """Return a rank's part of a data set that shards itself. Raises DataError if this rank has none."""
         self.rewind()
         what = f"rank {rank}'s part of {self.what}, one of {world_size},"
         try:
@@ -69,14 +69,14 @@ class Passes:
             self.dataset.load_state_dict(copy.deepcopy(self._before))
 
     def first(self, most: int, seed: int = 0) -> list[Any]:
-        """At most so many of its first examples. Raises DataError if there are none."""
+        """Return at most so many of its first examples. Raises DataError if there are none."""
         examples = Stream(self, seed, endless=False).take(most)
         if not examples:
             raise self.is_empty(0)
         return examples
 
     def is_empty(self, epoch: int) -> DataError:
-        """What is said about a pass without examples."""
+        """Return the error for a pass without examples."""
         when = f" in pass {epoch + 1}" if epoch else ""
         remedy = "let every call of __iter__ yield all examples anew" if epoch else "give it examples"
         return DataError(f"data: {self.what} has no examples{when}", remedy)
@@ -86,7 +86,7 @@ class Stream:
     """The examples of a data set from a place on. Reading leaves the process's generators as they were."""
 
     def __init__(self, passes: Passes, seed: int, place: Place | None = None, *, endless: bool) -> None:
-        """`endless`: pass after pass, as for training; otherwise the first pass alone, as for an evaluation."""
+        """Begin a stream. `endless`: pass after pass, for training; else the first pass alone, for an evaluation."""
         place = place or Place()
         self.example = place.example
         self._passes, self._seed, self._from, self._endless = passes, seed, place, endless
@@ -95,12 +95,12 @@ class Stream:
         self._generators: Generators
 
     def take(self, most: int) -> list[Any]:
-        """The next examples; fewer than so many at the end. Raises DataError for a pass without examples."""
+        """Return the next examples; fewer than so many at the end. Raises DataError for a pass without examples."""
         with self._reading():
             return list(self._next(most))
 
     def skip(self, count: int) -> None:
-        """Read so many examples, and drop them."""
+        """Read `count` examples, and drop them."""
         if count:
             with self._reading():
                 self._drop(count)
@@ -116,8 +116,7 @@ class Stream:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """With the stream's own generators. Leaves the inference mode of an evaluation, as a data set may keep
-        tensors."""
+        """Use the stream's generators. Leave the inference mode of an evaluation, as a data set may keep tensors."""
         with torch.inference_mode(mode=False), generators_kept():
             if self._items is None:
                 self._begin_at_place()

@@ -24,7 +24,7 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """The all_reduce of one message size over so many ranks."""
+    """The speed of one all_reduce, by message size and number of ranks."""
 
     backend: str
     world_size: int

@@ -51,7 +51,7 @@ class StepPlan:
     """One step, as this worker sees it."""
 
     shard: int  # b_i, this worker's examples; may be 0
-    batch: int  # B, those of all workers
+    batch: int  # B, all workers' examples
     is_last: bool = False  # an evaluation follows
     first: int = 0  # position, in the epoch's permutation, of the first of this worker's examples
 
@@ -70,7 +70,7 @@ class GradientSync:
         self.options = options or SyncOptions()
         self.parameters = shard_loss.summed_parameters()
         self.weight = shard_loss.weight  # its gradient divides the others; None: `factor` has divided already
-        self.told: torch.Tensor | None = None  # what was summed of the weights, up to the step that is not finite
+        self.told: torch.Tensor | None = None  # the weights' sum, up to the step that is not finite
         self._one = torch.ones((), device=worker.device)
         self.bytes_sent = 0  # by this rank in all; an allreduce of n bytes counts as 2 (k - 1) / k · n
         self.measures_local = False  # set by a hook: whether the next step measures `local_sq_norm`
@@ -95,7 +95,7 @@ class GradientSync:
         """Make every `.grad` the sum over the workers, if backward did not. Called after the last backward."""
 
     def divide_by_weight(self) -> None:
-        """Make the gradients of a sum of losses those of a mean, for a task whose weights no plan knows.
+        """Turn gradients of a sum of losses into gradients of the mean, for a task whose weights no plan knows.
 
         Called after `synchronise`; does not wait for the device. Gradients become NaN where the weights of the batch
         sum to 0 or less, or where one is not finite.
@@ -181,7 +181,7 @@ class FlatBuffer:
     """
 
     def __init__(self, like: Sequence[torch.Tensor], *, multiple_of: int = 1) -> None:
-        """`like`: tensors of one dtype and device; `multiple_of`: divides the length of `memory`, which zeros pad."""
+        """Make it for tensors `like` these, of one dtype and device. Zeros pad it to a multiple of `multiple_of`."""
         length = sum(tensor.numel() for tensor in like)
         padded = -(-length // multiple_of) * multiple_of
         self.memory = torch.zeros(padded, dtype=like[0].dtype, device=like[0].device)

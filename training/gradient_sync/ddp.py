@@ -1,6 +1,6 @@
 """Gradients that PyTorch's DistributedDataParallel sums while backward runs: plain, as bfloat16, or by PowerSGD.
 
-This file does not postpone annotations: PyTorch compares those of a communication hook with the types themselves.
+This file does not postpone annotations: PyTorch compares a communication hook's annotations with the types themselves.
 
 Shapes: a parameter's gradient as a matrix, m × n; P, m × r; Q, n × r; r the rank.
 """
@@ -97,7 +97,7 @@ class Bf16Sync(DistributedDataParallelSync):
     """DistributedDataParallel that sends gradients as bfloat16, by PyTorch's hook: half of float32's bytes.
 
     Each addend is rounded to 8 bits of mantissa before the sum, and the sum is in bfloat16 too. The gradients are equal
-    on all ranks, and approximately those of the batch. gloo carries bfloat16 too.
+    on all ranks, and approximately the batch's. gloo carries bfloat16 too.
     """
 
     exact = False
@@ -125,11 +125,11 @@ class PowerSGDSync(DistributedDataParallelSync):
     allreduce, because a new state counts from 0; `load_state` then sets the count. At another world size each rank
     takes the mean error. This keeps the mean over ranks, which is all that the sum sees.
 
-    Under gloo there is one bucket, and nothing overlaps. The hook starts the allreduces of P and Q from callbacks.
-    With several buckets, gloo's threads would run them in another order on each rank, which ends the process.
+    Under gloo there is one bucket, and nothing overlaps. The hook starts the allreduces of P and Q from callbacks. With
+    several buckets, gloo's threads would run them in another order on each rank, which ends the process.
 
-    Raises ValueError for CPU workers beside a GPU, where PyTorch's hook synchronises the CPU as if it were CUDA.
-    Raises it for parameters of several number formats under gloo, since each format needs a bucket of its own.
+    Raises ValueError for CPU workers beside a GPU, where PyTorch's hook synchronises the CPU as if it were CUDA. Raises
+    it for parameters of several number formats under gloo, since each format needs a separate bucket.
     """
 
     exact = False

@@ -24,10 +24,9 @@ class LocalSGDSync(GradientSync):
     """Updates by each worker's own mean gradient; after H of them the parameters are averaged (Stich 2018).
 
     A worker's weight in an average is the number of examples that it has seen since the one before, maybe 0, or the sum
-    of its batches' weights if the task has its own. Momentum
-    stays local, and clipping acts on the local gradient. The last step of an epoch ends with an average, so that
-    evaluations and checkpoints see one model. With H = 1, no momentum and no clipping, a step is that of the whole
-    batch.
+    of its batches' weights if the task gives weights. Momentum stays local, and clipping applies to the local gradient.
+    The last step of an epoch ends with an average, so that evaluations and checkpoints see one model. With H = 1, no
+    momentum and no clipping, a step equals the whole batch's.
 
     Non-finite gradients: in a step that ends with an average, one collective tells all ranks before any updates. In the
     other steps nothing is sent. A rank with such a gradient makes no more updates, and says so at the next average. So
@@ -64,7 +63,7 @@ class LocalSGDSync(GradientSync):
         self._averages_now = plan.is_last or self._steps >= self.options.local_steps
 
     def divide_by_weight(self) -> None:
-        """Divide by this worker's own weight; where that is 0, the gradients are zeros and stay so."""
+        """Divide by this worker's weight; where that is 0, the gradients are zeros and stay so."""
         if self.weight is not None and self.weight.grad is not None:
             weight, not_finite = self.weight.grad
             self._seen = self._seen + weight.detach().double() * self._shard

@@ -17,8 +17,8 @@ def compile_model(model: nn.Module, mode: str | None) -> None:
 
     `mode`: PyTorch's; None: its default.
 
-    PyTorch does not trace the frames of its own modules. `Module.compile` therefore compiled nothing of a model without
-    a forward of its own, such as a plain nn.Sequential; `wrap_top_frame` gives it a frame to begin with. Rejected:
+    PyTorch does not trace frames of PyTorch's modules. `Module.compile` therefore compiled nothing of a model without a
+    user-written forward, such as a plain nn.Sequential; `wrap_top_frame` gives it a frame to begin with. Rejected:
     `torch.compile(model)`, which begins there too, but wraps the model and changes its parameters' names.
     """
     import torch._dynamo.config

@@ -1,4 +1,4 @@
-"""The test set's metrics: sums over batches and workers, then the task's own arithmetic.
+"""The test set's metrics: sums over batches and workers, then the task's `finish`.
 
 Shapes: m test examples.
 """
@@ -55,9 +55,9 @@ def evaluate(
 ) -> Sums:
     """Sum over this worker's part of the test set; the part may be empty.
 
-    `weights`: each worker's share of the test set; None: even. Batches of a stream are dealt out in turn. The model is
-    in evaluation mode meanwhile, so that an example's outputs are independent of the rest of its batch. It is in
-    training mode afterwards. What a task may not return ends it; the sums say so.
+    `weights`: each worker's share of the test set; None: even. Batches of a stream go to the ranks in turn. The model
+    is in evaluation mode meanwhile, so that an example's outputs are independent of the rest of its batch. It is in
+    training mode afterwards. A wrong return value of the task ends it, and the sums name it.
     """
     sums, task = Sums(), shard_loss.task
     pulse = pulse or Pulse()

@@ -27,9 +27,9 @@ TOLERANCE = 1e-3  # of the largest output; other batch sizes round to some 1e-6,
 
 
 def why_inexact(config: TrainConfig) -> InputError | None:
-    """Why a training of this config depends on the world size, and the remedy; None: no sign that it does.
+    """Return why a training of this config depends on the world size, and the remedy; None: no sign that it does.
 
-    Asks only the model. Rules and strategies are known by their names. The package's augmentation and the random
+    Only the model is tried. Rules and strategies are known by their names. The package's augmentation and the random
     numbers of a user's data set are keyed by example. Exceptions from building the model, and from a user's code, pass.
     """
     with generators_kept(), torch.no_grad():
@@ -48,7 +48,7 @@ def why_inexact(config: TrainConfig) -> InputError | None:
                 "set train.accumulation: 1",
             )
         for module in norms.values():
-            module.eval()  # synchronised, it depends on the global batch alone; we look at the other layers
+            module.eval()  # synchronised, it depends on the global batch alone; we test the other layers
 
         task = make_task(config.task, config.loss, config.metric, splits.num_classes)
         batch = splits.test_examples(EXAMPLES)
@@ -74,7 +74,7 @@ def why_inexact(config: TrainConfig) -> InputError | None:
 
 
 def _outputs(task: Task, model: nn.Module, batch: Tree, seed: int) -> torch.Tensor:
-    """The outputs (N, …); of a user's task, whose outputs may have any form, its loss sum and weight."""
+    """Return the outputs (N, …); for a user's task, whose outputs may have any form, its loss sum and weight."""
     torch.manual_seed(seed)
     outputs = task.forward(model, batch)
     if isinstance(outputs, torch.Tensor) and isinstance(task, ExamplesTask):

@@ -24,7 +24,7 @@ class GpuWatch(Hook):
     """The state of each rank's GPU, before the evaluation changes it. For all ranks of a group, or for none."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: seconds, as NVML's time stamps count them."""
+        """Take the clock: seconds, as NVML's time stamps count them."""
         self.states: tuple[GpuState, ...] = ()  # by rank, equal on all ranks; a rank on a CPU has none
         self._clock, self._since = clock, clock()
 

@@ -1,4 +1,4 @@
-"""Keeps gradients that are not finite out of the parameters, without a wait for the device in every step."""
+"""How gradients that are not finite stay out of the parameters, without a wait for the device in every step."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import torch.distributed as dist
 from scalestudy.training.distributed import Worker, synchronise_device
 from scalestudy.training.loop.pace import Pace
 
-LOOK_SECONDS = 0.05  # about, from one look to the next, so that a diverged or stopped training soon ends
+LOOK_SECONDS = 0.05  # about, from one check to the next, so that a diverged or stopped training soon ends
 
 
 class Guard:
     """Two numbers on the device: whether a gradient was not finite, and how many steps are skipped since.
 
-    Once `found` is 1 it stays 1, so parameters and optimizer stay those of the last good step. PyTorch's fused
+    Once `found` is 1 it stays 1, so parameters and optimizer keep the values of the last good step. PyTorch's fused
     optimizers read it on the device (`found_inf`, made for gradient scaling). For others it is read in every step. The
-    host learns of it in `look`.
+    host reads it in `look`.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, worker: Worker) -> None:
@@ -40,7 +40,7 @@ class Guard:
 
     def look(self) -> int:
         """Return how many of the last steps made no update; 0: all are finite. By a collective: equal on all ranks."""
-        synchronise_device(self._worker.device)  # so that the pace is that of the device
+        synchronise_device(self._worker.device)  # so that the pace follows the device
         between = self._pace.measured()
         if self._worker.world_size == 1:
             skipped = int(self._skipped.item())

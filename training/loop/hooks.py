@@ -1,8 +1,8 @@
-"""The six points at which an optional feature may look at a training, or change it.
+"""The six points at which an optional feature may read a training, or change it.
 
 Hooks run on every rank. The three points inside a step lie inside the timed period. Their cost counts in the phase that
 follows: `backward_ends` in gradient_sync, `gradients_ready` in optimizer, `step_ends` in none. A step that a CUDA graph
-repeats (`train.cuda_graph`) has the point `step_ends` alone, without gradients to look at.
+repeats (`train.cuda_graph`) has the point `step_ends` alone, without gradients.
 """
 
 from __future__ import annotations
@@ -19,23 +19,32 @@ class Hook:
     """An optional feature: override the points that it needs. A point's text says when the loop calls it."""
 
     def train_starts(self, trial: Trial) -> None:
-        """Data, model and optimizer are ready; no step is made. May restore the trial from a checkpoint."""
+        """Handle the start: data, model and optimizer are ready, no step is made.
+
+        May restore the trial from a checkpoint.
+        """
 
     def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
-        """The gradients of a micro-batch (from 0) are ready; only DistributedDataParallel has summed them already."""
+        """Handle a micro-batch's gradients (from 0); only DistributedDataParallel has summed them already."""
 
     def gradients_ready(self, trial: Trial, step: int) -> None:
-        """Every `.grad` is the sum over the workers, before clipping and update (step from 0). It may not be finite."""
+        """Handle each `.grad` after the sum over the workers, before clipping and update (step from 0).
+
+        May not be finite.
+        """
 
     def step_ends(self, trial: Trial, step: int) -> None:
-        """The parameters are updated, unless this step or an earlier one is not finite: `trial.look` tells."""
+        """Handle the end of a step.
+
+        Parameters are updated, unless this step or an earlier one is not finite: see `trial.look`.
+        """
 
     def epoch_measured(self, trial: Trial) -> Mapping[str, float | None]:
-        """All steps of the period are made. Return entries for its record, equal on all ranks; may use collectives."""
+        """Return entries for the record of a period after its steps, equal on all ranks; may use collectives."""
         return {}
 
     def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
-        """The period is evaluated; the record is equal on all ranks, apart from its time stamp."""
+        """Handle an evaluated period; the record is equal on all ranks, apart from its time stamp."""
 
 
 def call(hooks: Sequence[Hook], point: str, *arguments: object) -> None:

@@ -33,7 +33,7 @@ class Stopwatch:
     """Seconds of a period's steps, and of its steps after the warm-up."""
 
     def __init__(self, device: torch.device, warm_up_end: int, samples: int = 0) -> None:
-        """`warm_up_end`: index of the period's first timed step; `samples`: trained by this rank in it already."""
+        """Begin a period. `warm_up_end`: index of its first timed step; `samples`: trained by this rank so far."""
         self._device = device
         self._warm_up_end = warm_up_end
         self._start = self._warm = self._now()
@@ -128,7 +128,7 @@ class PhaseTimer:
     def __init__(
         self, device: torch.device, parameters: Sequence[nn.Parameter], steps: int, most: int | None = None
     ) -> None:
-        """`parameters`: whose gradients are watched in backward; `steps`: of the period; `most`: as in `is_sampled`."""
+        """Watch the gradients of `parameters` in backward. `steps`: of the period; `most`: as in `is_sampled`."""
         self._on_cuda = device.type == "cuda"
         self._parameters = parameters
         self._steps = steps
@@ -188,7 +188,7 @@ class PhaseTimer:
             if isinstance(earlier, torch.cuda.Event) and isinstance(later, torch.cuda.Event):
                 sums[phase] += earlier.elapsed_time(later) / 1000
             else:
-                assert isinstance(earlier, float)  # tells mypy that all marks are of one kind
+                assert isinstance(earlier, float)  # for mypy: all marks are of one kind
                 assert isinstance(later, float)
                 sums[phase] += later - earlier
         total = sum(sums.values())
@@ -211,7 +211,9 @@ class Usage:
 
     cpu_cores: float  # mean number of busy cores
     resident_bytes: float  # at its end
-    gpu_share: float  # of the GPU's time, at its end; NaN: no GPU, no NVML (`scalestudy[gpu]`), or NVML does not tell
+    gpu_share: (
+        float  # of the GPU's time, at its end; NaN: no GPU, no NVML (`scalestudy[gpu]`), or NVML does not report it
+    )
 
 
 class UsageMeter:
@@ -242,7 +244,7 @@ class UsageMeter:
 
 
 def resident_bytes() -> float:
-    """Return the memory that this process holds now; where the system does not tell, the most that it has held."""
+    """Return the memory that this process holds now; where the system does not report it, the most that it has held."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:

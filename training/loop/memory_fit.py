@@ -25,7 +25,7 @@ from scalestudy.training.models import seeded_model
 from scalestudy.training.registry import OPTIMIZERS
 from scalestudy.training.trees import Tree, mapped, part, tensors
 
-ADAM_STEP_BYTES = 4  # Adam counts each parameter's steps in a float32 of its own
+ADAM_STEP_BYTES = 4  # Adam counts each parameter's steps in a separate float32
 RESOLUTION = 64  # the answer is exact to 1/64 of it
 LARGEST = 2**20  # examples; where a search ends
 Example = Tree  # a batch of one
@@ -74,7 +74,7 @@ class Inspection:
         return sum(row.count for row in self.parameters if not row.trained)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Return plain data, for JSON."""
         numbers = {"trained_numbers": self.trained_numbers, "frozen_numbers": self.frozen_numbers}
         return {**dataclasses.asdict(self), **numbers}
 
@@ -123,9 +123,11 @@ def inspect_model(model: nn.Module, optimizer: OptimizerConfig) -> Inspection:
 
 
 def optimizer_bytes(config: OptimizerConfig, model: nn.Module) -> int:
-    """Bytes that the optimizer keeps between steps: momentum (SGD), or two or three moments and a count (Adam).
+    """Return the bytes that the optimizer keeps between steps.
 
-    Of a user's optimizer: what it keeps after a step of a copy of the model.
+    SGD keeps momentum, Adam two or three moments and a count.
+
+    For a user's optimizer: what it keeps after one step of a copy of the model.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if config.name == "sgd":
@@ -160,7 +162,7 @@ class MaxBatch:
     tries: tuple[Try, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return dataclasses.asdict(self)
 
 
@@ -169,11 +171,11 @@ def find_max_batch(
 ) -> MaxBatch:
     """Find the largest batch on one worker by whole steps of the config's training: forward, backward, update.
 
-    Each batch is tried in a fresh process, which no earlier try has left memory in. On CUDA the device's memory is the
-    limit. On a CPU give `limit_bytes`: the process gets so much for its data (RLIMIT_DATA: Linux refuses more), with
-    interpreter, libraries' data and data set. Several workers need the parameters' size once more, for the gradients'
-    buckets. One worker's steps that measure the noise scale keep as much, with half the activations. Raises ValueError
-    for a missing or too small limit.
+    Each batch is tried in a fresh process, so that no earlier try has left memory in use. On CUDA the device's memory
+    is the limit. On a CPU give `limit_bytes`: the process gets so much for its data (RLIMIT_DATA: Linux refuses more),
+    with interpreter, libraries' data and data set. Several workers need the parameters' size once more, for the
+    gradients' buckets. One worker's steps that measure the noise scale keep as much, with half the activations. Raises
+    ValueError for a missing or too small limit.
     """
     if worker.device.type == "cuda":
         limit_bytes = None
@@ -195,7 +197,7 @@ def find_max_batch(
 
 
 def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:
-    """The largest whole number up to `most` for which `fits` is true, if it is true up to some number and then false.
+    """Return the largest whole number up to `most` that fits. `fits` must be true up to some number, then false.
 
     From 2 · RESOLUTION on it may return a number that is smaller by less than 1/RESOLUTION, since `fits` may be a
     training step. It doubles from 2 until something does not fit, then halves the gap. (It does not start at 1, a batch
@@ -212,7 +214,7 @@ def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:
 
 
 def _try_in_fresh_process(config: TrainConfig, worker: Worker, limit_bytes: int | None, batch: int) -> tuple[int, Try]:
-    """Try one batch in a process that has done nothing else. Returns the limit that held there too."""
+    """Try one batch in a process that has done nothing else. Return the limit that held there too."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["__main__", __name__])  # one import of PyTorch, by the server that forks
     ours, theirs = context.Pipe(duplex=False)

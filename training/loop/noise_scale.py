@@ -43,8 +43,8 @@ def estimate_noise(part_sq_norms: Sequence[float], part_sizes: Sequence[int], ba
     """Estimate as McCandlish et al. 2018 (arXiv 1812.06162, appendix A.1), for parts of any sizes.
 
     `part_sq_norms`: |g_i|² of each part; `part_sizes`: its b_i; `batch_sq_norm`: |ḡ|². Over the parts with examples, L
-    is the mean of |g_i|² and 1/h that of 1/b_i: tr Σ = (L - |ḡ|²) / (1/h - 1/B), |G|² = |ḡ|² - tr Σ / B. It is linear:
-    means over steps of the same parts give the mean estimate. Raises ValueError for fewer than two parts.
+    is the mean of |g_i|² and 1/h the mean of 1/b_i: tr Σ = (L - |ḡ|²) / (1/h - 1/B), |G|² = |ḡ|² - tr Σ / B. It is
+    linear: means over steps of the same parts give the mean estimate. Raises ValueError for fewer than two parts.
     """
     filled = [(square, size) for square, size in zip(part_sq_norms, part_sizes, strict=True) if size]
     if len(filled) < 2:
@@ -91,16 +91,15 @@ def first_half(micro_batches: Sequence[int]) -> int:
 class NoiseScale(Hook):
     """|G|² and tr Σ, averaged over sampled steps, for each period's record.
 
-    With several workers the strategy measures each worker's gradient before it is summed. Alone, a sampled step is
-    made in two halves. Only whole batches are sampled, so all sampled steps have the same parts. Sums stay on the
-    device and need no collective until the period ends. Halves change a training only by rounding, and by the random
-    numbers of dropout, which fall differently. Put this hook behind the one that restores a checkpoint. A period that
-    resumes in its middle is measured from there on.
+    With several workers the strategy measures each worker's gradient before it is summed. Alone, a sampled step is made
+    in two halves. Only whole batches are sampled, so all sampled steps have the same parts. Sums stay on the device and
+    need no collective until the period ends. Halves change a training only by rounding, and by the random numbers of
+    dropout. Put this hook behind the one that restores a checkpoint. A period that resumes in its middle is measured
+    from there on.
     """
 
     def __init__(self, interval: int = SAMPLING_INTERVAL) -> None:
-        """`interval`: steps from one measured step to the next; each epoch has at least one, a shorter period
-        maybe none."""
+        """Measure every `interval` steps. Each epoch has at least one measured step, a shorter period maybe none."""
         if interval < 1:
             raise InputError(f"interval: {interval} is not valid", "choose a whole number, at least 1")
         self.interval = interval
@@ -207,7 +206,7 @@ class NoiseScale(Hook):
 
 
 class AdaScale(NoiseScale):
-    """The noise of every whole batch, from which the learning rate has the step's gain.
+    """The noise of every whole batch, from which the learning rate takes the step's gain.
 
     An epoch's last, smaller batch takes the gain of the batch before it.
     """

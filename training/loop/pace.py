@@ -1,30 +1,30 @@
-"""How often all ranks look at something together: a look costs a collective, so not in every step."""
+"""How often all ranks check something together: a check costs a collective, so not in every step."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-MOST_BETWEEN = 64  # moments from one look to the next
-SMOOTHING = 0.2  # weight of the last look in the mean time of one
-COSTS_AT_MOST = 0.01  # of the time: looks that take long, most of it a wait for the slowest rank, are rarer
-LONGEST_SECONDS = 1.0  # to which looks that take long stretch the distance
+MOST_BETWEEN = 64  # moments from one check to the next
+SMOOTHING = 0.2  # weight of the last check in the mean seconds of a check
+COSTS_AT_MOST = 0.01  # of the time: slow checks, mostly waits for the slowest rank, are rarer
+LONGEST_SECONDS = 1.0  # to which slow checks stretch the distance
 
 
 class Pace:
-    """A count of moments of a training, such as its steps. All ranks look after the same ones.
+    """A count of moments of a training, such as its steps. All ranks check after the same moments.
 
-    Rank 0 measures how long the last ones took and says, in a look, after how many moments the next one is due. That
-    distance at most doubles each time, and is at most `MOST_BETWEEN`: steps that become slower delay one look. It is
-    longer than asked, up to a second, where looks take more than `COSTS_AT_MOST` of the time.
+    Rank 0 measures how long the last moments took. In each check it sends after how many moments the next check is due.
+    That distance at most doubles each time, and is at most `MOST_BETWEEN`: steps that become slower delay one check. It
+    is longer than asked, up to a second, where checks take more than `COSTS_AT_MOST` of the time.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`seconds`: about how long from one look to the next; `clock`: in seconds."""
+        """Aim at `seconds` from one check to the next; `clock`: in seconds."""
         self._seconds, self._clock = seconds, clock
         self._looked_at = clock()
-        self._took = 0.0  # seconds, a look: a running mean
-        self._moments = 0  # since the last look
+        self._took = 0.0  # seconds of a check: a running mean
+        self._moments = 0  # since the last check
         self._between = 1
 
     def is_due(self) -> bool:

@@ -33,11 +33,11 @@ class Choices:
 
 
 def choose(config: TrainConfig, worker: Worker, data: TrainingData, shard_loss: ShardLoss) -> Choices:
-    """Choose on all ranks together; every rank gets the same answer. Measures nothing without `auto` and `speed`.
+    """Choose on all ranks together; every rank gets the same answer. Measure nothing without `auto` and `speed`.
 
     `shards: speed` weights each worker by the examples a second of its forward and backward over an even shard of the
     first batch. All workers measure at once, as they train. `channels_last: auto` takes the memory order whose forward
-    and backward need fewer seconds, summed over the ranks, unless `known_order` tells it. It is the same on all ranks:
+    and backward need fewer seconds, summed over the ranks, unless `known_order` knows it. It is the same on all ranks:
     strategies that sum one buffer of all gradients add numbers by their place in memory.
     """
     weights = config.weights(worker.world_size)
@@ -64,7 +64,7 @@ def choose(config: TrainConfig, worker: Worker, data: TrainingData, shard_loss: 
 
 
 def known_order(precision: str, *, on_gpus: bool, has_images: bool) -> bool | None:
-    """Return whether images lie channels-last, or None if only a test tells. `on_gpus`: every worker is on one.
+    """Return whether images lie channels-last, or None if only a test can show it. `on_gpus`: every worker is on one.
 
     Tensor cores, which tf32 and bf16 use, take convolutions channels-last; in the other order cuDNN converts before and
     after each. Without weights of four dimensions there is no convolution of images. In strict float32, and on CPUs,

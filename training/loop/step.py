@@ -20,7 +20,7 @@ from scalestudy.training.trees import Tree, split
 def run_step(trial: Trial, draw: Tree, hooks: Sequence[Hook]) -> StepSums:
     """Make one optimizer update: zero, fetch, forward/backward, synchronise, check finite, clip, update.
 
-    If the loss is not finite on some rank, no rank updates, in this step and all that follow; `Trial.look` finds out
+    If the loss is not finite on some rank, no rank updates, in this step and all that follow; `Trial.look` finds it
     later. This needs no collective: that rank runs backward with NaN, so every rank finds NaN in the sum of the
     gradients. A rank whose `should_stop` is true ends the training in the same way, and so does a wrong weight of a
     task. Nothing here waits for the device; an optimizer, AdaScale or a strategy may (docs/training.md).
@@ -62,7 +62,7 @@ def update_parameters(
     if trial.config.gradient_clip is not None:
         clip_grad_norm_(trial.parameters, trial.config.gradient_clip)
 
-    # asked for only now: AdaScale's gain follows from the gradients that a hook has just measured
+    # not earlier: AdaScale's gain follows from the gradients that a hook has just measured
     for group, rate in zip(trial.optimizer.param_groups, rates or trial.next_rates(), strict=True):
         group["lr"] = rate
     trial.guard.update()
@@ -103,7 +103,7 @@ def _check_all_used(trial: Trial) -> None:
     """Raise InputError unless the first backward over examples gave every trained parameter a gradient.
 
     DistributedDataParallel needs every gradient in every step. We ask for them at any number of workers. Otherwise a
-    study would fail at some world sizes, and weight decay would act at some.
+    study would fail at some world sizes, and weight decay would apply at some.
     """
     unused = [name for name, each in trial.model.named_parameters() if each.requires_grad and each.grad is None]
     if unused:

@@ -1,4 +1,5 @@
-"""A worker's step as a CUDA graph: one launch in place of some hundred, for which a small model waits.
+"""A worker's step as a CUDA graph: one launch in place of some hundred, whose overhead would dominate a small model's
+step.
 
 A graph repeats the operations that were recorded, on the same memory. So a batch is copied to where the recorded one
 was; of a set that lives on the device, only its examples' places are, and the graph gathers them. Learning rates are
@@ -56,7 +57,7 @@ def step_graph(trial: Trial) -> tuple[StepGraph | None, dict[str, str]]:
 
 
 def why_eager(trial: Trial) -> str | None:
-    """Return why this trial's steps can't be captured, as far as it shows before a try; None: no reason is known."""
+    """Return why this trial's steps can't be captured, as far as is known before a try; None: no reason."""
     config, worker = trial.config, trial.worker
     if not has_graphs(worker.device):
         return f"a graph needs a CUDA device, not {worker.device.type}"
@@ -129,8 +130,8 @@ class StepGraph:
     def step(self, draw: Tree, hooks: Sequence[Hook]) -> StepSums:
         """Make the step in progress with this draw (`TrainingData.draws`): replay it, capture it, or run it eagerly.
 
-        Raises InputError if the config insists on a graph and the capture fails; RuntimeError for a device that is
-        lost or, for such a config, without memory.
+        Raises InputError if the config insists on a graph and the capture fails; RuntimeError if the device is lost or,
+        for such a config, out of memory.
         """
         trial, eagerly = self._trial, partial(run_step, self._trial, draw, hooks)
         plan, whole = trial.plan, self._whole
@@ -155,7 +156,7 @@ class StepGraph:
             return self._replayed(draw)
 
     def wait(self) -> None:
-        """Wait for the device, but not for ever where collectives are in the graph. Raises RuntimeError then."""
+        """Wait for the device. Raises RuntimeError if a graph with collectives takes too long."""
         if self._first is not None and self._trial.worker.world_size > 1 and not self.is_split:
             wait_within(self._trial.worker.device, COLLECTIVE_SECONDS)
 

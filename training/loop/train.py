@@ -1,4 +1,4 @@
-"""`train`: steps, evaluation, and again.
+"""`train`: steps, then evaluation, period after period.
 
 A period, the steps from one evaluation to the next, is by default an epoch.
 """
@@ -52,7 +52,7 @@ class TrainResult:
     status: Status
     records: list[EpochRecord]  # of whole periods; one that stopped, diverged or was left has none
     model: nn.Module  # the bare module, with the parameters of the last update
-    train_seconds: float  # in steps, also those of a period that was broken off
+    train_seconds: float  # in steps, including a period that was broken off
     message: str | None  # where and how it diverged, or where it was left
     details: Mapping[str, Any]  # what the training chose by itself, plain data
     spent: bool = False  # whether the processes should train no further trial: a failed capture keeps its memory
@@ -85,11 +85,11 @@ def train(
     With `config.max_steps` make at most that many steps and no evaluation. Such a training is run to be timed; it goes
     on until `config.min_seconds` are timed.
 
-    `on_epoch`: called on rank 0 with each period's reduced record, first with those of a resumed training. `choices`:
-    what an earlier attempt chose by itself. `pulse`: a new one, for whoever watches the training from another thread.
-    One process may call it many times. Each call gives the losses and accuracies of a fresh process (on a CPU, to the
-    bit). Raises InputError if settings, data and model do not fit together, DataError for missing data. Exceptions of a
-    user's code pass through.
+    `on_epoch`: called on rank 0 with each period's reduced record, first with the records of a resumed training.
+    `choices`: what an earlier attempt chose by itself. `pulse`: a new one, for whoever watches the training from
+    another thread. One process may call it many times. Each call gives the losses and accuracies of a fresh process (on
+    a CPU, to the bit). Raises InputError if settings, data and model do not fit together, DataError for missing data.
+    Exceptions of a user's code pass through.
     """
     start_memory_count(worker.device)
     hooks = with_required(config, hooks)

@@ -205,7 +205,7 @@ class Trial:
             step += len(plans)
 
     def prolong(self) -> None:
-        """Plan further steps, in a period of their own, if all are made and too few seconds of them were timed.
+        """Plan further steps, in a new period, if all are made and too few seconds of them were timed.
 
         All ranks plan the same. The first of these steps are cold: their data are read anew.
         """
@@ -239,7 +239,7 @@ class Trial:
     def look(self) -> bool:
         """Return whether some step was not finite: the tally then says `diverged`, and counts only the steps before it.
 
-        Waits for the device. All ranks call it after the same step, and learn the same. Raises ValueError if a task's
+        Wait for the device. All ranks call it after the same step, and learn the same. Raises ValueError if a task's
         weights were wrong.
         """
         tally = self.progress.tally
@@ -296,8 +296,8 @@ def new_tally(worker: Worker) -> Tally:
 def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = None) -> Trial:
     """Load the data and build model, strategy and optimizer, all seeded from the config.
 
-    `choices`: those of an earlier attempt, to be kept. Raises ValueError if data, model, batch, shards, precision or
-    process group do not fit together.
+    `choices`: an earlier attempt's, to be kept. Raises ValueError if data, model, batch, shards, precision or process
+    group do not fit together.
     """
     check_process_group(worker)
     config.weights(worker.world_size)
@@ -380,7 +380,7 @@ def make_optimizer(config: OptimizerConfig, learning_rate: float, model: nn.Modu
     """Make PyTorch's optimizer of that name, which updates all parameters in one fused kernel if it can, or the user's.
 
     A user's is a subclass of torch.optim.Optimizer, made of the trained parameters, or a callable(model, learning_rate,
-    **args) that returns one; its groups may have rates of their own, which keep their ratio to the training's. Raises
+    **args) that returns one; its groups may have different rates, which keep their ratio to the training's. Raises
     ValueError for another result, and for one that leaves out a trained parameter.
     """
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}

@@ -34,9 +34,9 @@ def seeded_model(config: TrainConfig, facts: Facts) -> nn.Module:
 def build_model(name: str, facts: Facts, model_args: Mapping[str, Any]) -> nn.Module:
     """Build the model of that name on the CPU, drawn from PyTorch's global generator.
 
-    `facts`: what the data tells it: (num_classes, in_channels), or named arguments, over which `model_args` go. Raises
-    ValueError if the name or an argument is unknown, if the callable returns no module, or if parameters have no shape
-    yet.
+    `facts`: what it learns from the data: (num_classes, in_channels), or named arguments, over which `model_args` go.
+    Raises ValueError if the name or an argument is unknown, if the callable returns no module, or if parameters have no
+    shape yet.
     """
     positional, named = (facts, {}) if isinstance(facts, tuple) else ((), facts)
     builder = resolve_field("model", name, MODELS)

@@ -4,8 +4,8 @@ Shapes: n examples of this worker's shard (n may be 0), C channels, inputs (n, C
 this worker (n times the pixels of an example), M = Σ m on all.
 
 On GPUs that NCCL joins, PyTorch's nn.SyncBatchNorm does the same in fewer kernels, and `sync_batch_norm_class` prefers
-it where it may. Ours runs on any device and backend, is plain tensor operations with one collective each way, and bears
-shards without examples.
+it where it can run. Ours runs on any device and backend, is plain tensor operations with one collective each way, and
+accepts shards without examples.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _REPLACED = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class SynchronisedBatchNorm(_BatchNorm):
-    """Batch normalisation whose mean and variance, and their gradients, are those of all workers' examples together.
+    """Batch normalisation over all workers' examples together, in mean, variance and their gradients.
 
     Running statistics are equal on every rank, and equal to one device's (variance over M - 1). Every rank must run it,
-    with inputs (0, C, …) if its shard is empty. In evaluation mode it is PyTorch's own and sends nothing. Under
+    with inputs (0, C, …) if its shard is empty. In evaluation mode it is PyTorch's and sends nothing. Under
     accumulation it normalises each micro-batch of all workers together. Like PyTorch's, it raises ValueError if a
     channel has a single value in the global batch.
     """
@@ -127,9 +127,11 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grads: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """With y = w (x - mean) / s + b: dx = w/s · (dy - Σ dy / M - (x - mean) / s² · Σ dy (x - mean) / M), both sums
-        over all workers; dw and db are this worker's share, which the gradient strategy sums. Source: Ioffe and
-        Szegedy 2015, arXiv 1502.03167, section 3.
+        """Return the gradients of inputs, weight and bias.
+
+        With y = w (x - mean) / s + b: dx = w/s · (dy - Σ dy / M - (x - mean) / s² · Σ dy (x - mean) / M), both sums
+        over all workers; dw and db are this worker's share, which the gradient strategy sums. Source: Ioffe and Szegedy
+        2015, arXiv 1502.03167, section 3.
         """
         inputs, weight, mean, inverse_std, divisor = ctx.saved_tensors
         grads = grads.to(mean.dtype)
@@ -166,7 +168,7 @@ def _moments(inputs: torch.Tensor) -> torch.Tensor:
 def _over_workers(moments: torch.Tensor, world_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return M, means (C,) and sums of squared deviations from them (C,) over all workers, the same on every rank.
 
-    Combines the parts as Chan, Golub and LeVeque 1979 do ("Updating formulae and a pairwise algorithm for computing
+    Combine the parts as Chan, Golub and LeVeque 1979 do ("Updating formulae and a pairwise algorithm for computing
     sample variances"). Rejected: Σ x² - M · mean², which cancels if the mean is large.
     """
     rows = [torch.empty_like(moments) for _ in range(world_size)]

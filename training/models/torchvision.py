@@ -21,7 +21,7 @@ from scalestudy.training.torchvision_compat import import_torchvision
 RGB = 3  # the channels that torchvision's classifiers are made for
 _WITH_SECOND_HEADS = ("googlenet", "inception_v3")  # by default they return a tuple of logits while training
 _ONE_SIZE = ("vit", "maxvit")  # families that take one size of images
-_ANY_SIZE = ("swin", "efficientnet")  # families whose stated size is that of their training, not a limit
+_ANY_SIZE = ("swin", "efficientnet")  # families whose stated size is their training's, not a limit
 
 
 def find_classifier(name: str) -> Callable[..., nn.Module]:
@@ -48,7 +48,7 @@ class ImageSizeCheck:
         self.exact = exact  # whether it is the only size
 
     def __call__(self, module: nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
-        """`arguments` are the model's: inputs (N, C, H, W)."""
+        """Check the model's inputs (N, C, H, W), the first of its `arguments`."""
         check_images(arguments[0])
         height, width = arguments[0].shape[2:]
         if min(height, width) < self.least or (self.exact and max(height, width) > self.least):

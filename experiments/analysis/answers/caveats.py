@@ -14,10 +14,10 @@ Edge = Literal["lowest", "highest", "only"]
 def caveats_of(
     choice: Mapping[str, Any], edge: Edge | None, ties: Sequence[str], batch_edge: Edge | None = None
 ) -> list[dict[str, str]]:
-    """The caveats of one row of the recommendation as kind and words, the weightiest first.
+    """Return the caveats of one row of the recommendation as kind and words, the weightiest first.
 
-    edge: of its learning rate. ties: labels of what it can't be told apart from. batch_edge: of its batch size, if the
-    study asks for that; a single batch size is no choice.
+    edge: of its learning rate. ties: labels of the cells that it can't be told apart from. batch_edge: of its batch
+    size, if the study asks for that; a single batch size is no choice.
     """
     batch_size, flags, seeds = choice["batch_size"], choice["flags"], choice["n_seeds"]
     caveats: dict[str, str | None] = {"seeds": _seed_caveat(seeds), "ties": tie_sentence(ties)}
@@ -72,15 +72,16 @@ def _seed_caveat(seeds: int) -> str | None:
 
 
 def rate_edges(cells: Sequence[Cell]) -> dict[str, Edge]:
-    """By label, the cells whose rate is the lowest, the highest or the only one tried, all but num_gpus being equal.
+    """Return, by label, the cells whose rate is the lowest, the highest or the only one tried.
 
-    A rate counts as tried if a training with it ended in a way that says something about it. Diverged ones do.
+    A rate counts as tried if a training with it ended in a way that says something about it. Diverged trainings do.
+    Rates compare where all else but num_gpus is equal.
     """
     return _edges(cells, "learning_rate", "num_gpus")
 
 
 def batch_edges(cells: Sequence[Cell]) -> dict[str, Edge]:
-    """The same for batch sizes, each at rates of its own."""
+    """Return the same for batch sizes, each at its best rates."""
     return _edges(cells, "batch_size", "learning_rate", "num_gpus")
 
 

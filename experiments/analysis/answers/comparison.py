@@ -1,4 +1,4 @@
-"""Studies side by side: in which of the cells that they share they differ."""
+"""Studies side by side: in which of their common cells they differ."""
 
 import math
 from collections.abc import Mapping
@@ -25,23 +25,18 @@ RATE = "samples/s"
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """What is compared.
+    """What is compared."""
 
-    heading: of its column. key: of its figure in a cell's row. by_ratio: whether a ratio is told, else a difference.
-    repeated: whether each epoch is a repeat, as for seconds an epoch, else each seed is one value. timed: whether flags
-    of timings put it in doubt. whole: whether only whole trainings can be compared by it.
-    """
-
-    heading: str
-    key: str
-    by_ratio: bool
-    repeated: bool = False
-    timed: bool = False
-    whole: bool = False
+    heading: str  # of its column
+    key: str  # of its figure in a cell's row
+    by_ratio: bool  # whether studies are compared by ratio, else by difference
+    repeated: bool = False  # whether each epoch is a repeat, as for seconds an epoch; else each seed is one value
+    timed: bool = False  # whether flags of timings put it in doubt
+    whole: bool = False  # whether only whole trainings can be compared by it
 
 
 def compare(studies: Mapping[str, Summary]) -> dict[str, Any]:
-    """The cells that two or more studies share. The first study is the base.
+    """Compare the cells that two or more studies share. The first study is the base.
 
     Args:
         studies: `summarise`'s result by name, in order.
@@ -83,10 +78,10 @@ def compare(studies: Mapping[str, Summary]) -> dict[str, Any]:
 
 
 def measures_of(studies: Mapping[str, Summary]) -> list[Measure]:
-    """Seconds an epoch, or from one evaluation to the next, and samples a second.
+    """Return the measures: seconds an epoch, or from one evaluation to the next, and samples a second.
 
-    The seconds only if all studies are evaluated as often. If all have the same metric, also that and the targets
-    shared.
+    The seconds are compared only if all studies are evaluated as often. If all have the same metric, the metric and the
+    shared targets are compared too.
     """
     found = [Measure(heading=RATE, key="samples_per_second", by_ratio=True, repeated=True, timed=True)]
     if len({tuple(summary["study"].get("every", ("epochs", 1))) for summary in studies.values()}) == 1:
@@ -103,12 +98,12 @@ def measures_of(studies: Mapping[str, Summary]) -> list[Measure]:
 
 
 def target_heading(target: float) -> str:
-    """The head of a column: `s to 0.85`."""
+    """Return the head of a column: `s to 0.85`."""
     return f"s to {target:g}"
 
 
 def _time_figure(row: Mapping[str, Any]) -> Figure:
-    """Seconds to a target as a figure. A null end of its interval is infinite."""
+    """Return seconds to a target as a figure. A null end of its interval is infinite."""
     if row["seconds"] is None:
         return missing(row["why"])
     interval = row["interval"]
@@ -116,7 +111,10 @@ def _time_figure(row: Mapping[str, Any]) -> Figure:
 
 
 def _entries(by_study: Mapping[str, Any], measure: Measure, base_row: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """One entry a study. by_study: the cell's row by study. base_row: the base's, None if it has no such cell."""
+    """Return one entry a study.
+
+    by_study: the cell's row by study. base_row: the base's, None if it has no such cell.
+    """
     base = base_row[measure.key] if base_row is not None else missing("the base has no such cell")
     if measure.whole and any(row["stopped_after"] for row in by_study.values()):
         base = missing("trainings were stopped")
@@ -163,7 +161,9 @@ def beyond_noise(figure: Mapping[str, Any], base: Mapping[str, Any], *, repeated
 
 
 def comparison_table(compared: Mapping[str, Any], cells: int | None = None) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of text, a row for each cell and study. cells: how many, those that differ most in time.
+    """Return the header and rows of text, a row for each cell and study.
+
+    cells: how many, those that differ most in time.
 
     A value beyond noise carries its change: `0.232 (0.67×)`, `0.981 (+0.012)`. One of flagged timings is marked †.
     """
@@ -187,7 +187,7 @@ def comparison_table(compared: Mapping[str, Any], cells: int | None = None) -> t
 
 
 def _text(entry: Mapping[str, Any], *, whole: bool, by_ratio: bool) -> str:
-    """whole: written without decimals."""
+    """Return the value as text. whole: written without decimals."""
     if entry["value"] is None:
         return NOTHING
     value = f"{entry['value']:,.0f}" if whole else three_digits(entry["value"])
@@ -198,7 +198,7 @@ def _text(entry: Mapping[str, Any], *, whole: bool, by_ratio: bool) -> str:
 
 
 def comparison_lines(compared: Mapping[str, Any]) -> list[str]:
-    """The comparison as text: by study and measure, in how many cells it differs beyond noise."""
+    """Return the comparison as text: by study and measure, in how many cells it differs beyond noise."""
     lines = [f"{len(compared['cells'])} cells in common; {compared['studies'][0]} is the base"]
     for study in compared["studies"][1:]:
         for heading in compared["measures"]:

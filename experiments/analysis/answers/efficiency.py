@@ -35,30 +35,27 @@ Noise = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """The batch sizes of one combination, each at its best rate.
-
-    num_gpus: whose trainings are pooled. target: None if no target can be used. points: at the target.
-    """
+    """The batch sizes of one combination, each at its best rate."""
 
     combination: Combination
     metric: StudyMetric
-    num_gpus: tuple[int, ...]
+    num_gpus: tuple[int, ...]  # whose trainings are pooled
     trainings: tuple[Training, ...]
-    target: float | None
-    points: tuple[BatchPoint, ...]
+    target: float | None  # None if no target can be used
+    points: tuple[BatchPoint, ...]  # at the target
 
 
 @dataclass(frozen=True, kw_only=True)
 class PointsLaw:
-    """The law through points. bounds: why its figures are only bounds, else "". why: the reason if there is no law."""
+    """The law through points."""
 
     law: BatchLaw | None = None
-    bounds: str = ""
-    why: str = ""
+    bounds: str = ""  # why its figures are only bounds, else ""
+    why: str = ""  # the reason if there is no law
 
 
 def statistical_efficiency(spec: StudySpec, tuned: Sequence[Tuning]) -> Figure:
-    """The `statistical_efficiency` part of `summary.json`. tuned: from `tunings`.
+    """Return the `statistical_efficiency` part of `summary.json`. tuned: from `tunings`.
 
     Returns:
         `{of, target, num_gpus, s_min, b_crit, e_min, regimes, points, noise_scale, why, others}`. `others` has a part
@@ -80,13 +77,13 @@ def statistical_efficiency(spec: StudySpec, tuned: Sequence[Tuning]) -> Figure:
 
 
 def tunings(spec: StudySpec, cells: Sequence[Cell], recommendation: Figure | None = None) -> list[Tuning]:
-    """Each combination of a study's settings with its points.
+    """Return each combination of a study's settings with its points.
 
     Args:
         spec: the study's.
         cells: from `cells.gather`.
-        recommendation: from `recommendation.choose`. The combination of its choice stands first. Its target is that of
-            all; without one each combination has the hardest that is known well enough.
+        recommendation: from `recommendation.choose`. The combination of its choice stands first. All combinations
+            take its target. Without a choice each has the hardest target that is known well enough.
     """
     metric = StudyMetric.of(spec.workload)
     wanted = (recommendation or {}).get("target")
@@ -114,7 +111,7 @@ def _tuning(
 
 
 def _usable_target(by_target: dict[float, list[BatchPoint]], wanted: float | None) -> float | None:
-    """The wanted target, else the hardest with measured steps at three batch sizes, else the hardest that three reach.
+    """Return the wanted target, else the hardest that three batch sizes reach, if possible with measured steps.
 
     by_target: the hardest first.
     """
@@ -134,7 +131,7 @@ def learns_alike(spec: StudySpec, combination: Combination) -> bool:
 
 
 def setting(spec: StudySpec, combination: Combination, key: str) -> Any:
-    """The value of a key in a combination: as swept, else the spec's. key: dotted, such as `train.lr_rule`."""
+    """Return the value of a key in a combination: as swept, else the spec's. key: dotted, such as `train.lr_rule`."""
     return combination.settings[key] if key in combination.settings else value_in(spec, key)
 
 
@@ -175,7 +172,7 @@ def _why_nothing(spec: StudySpec, tuning: Tuning) -> str:
 
 
 def law_through(points: Sequence[BatchPoint]) -> PointsLaw:
-    """The law through the points whose steps were measured.
+    """Fit the law through the points whose steps were measured.
 
     Points whose best rate is at the edge of its grid are left out. If too few remain they are used, and the law's
     figures are bounds.
@@ -201,13 +198,13 @@ def law_through(points: Sequence[BatchPoint]) -> PointsLaw:
 
 
 def _fitted(points: Sequence[BatchPoint]) -> BatchLaw:
-    """The law through the geometric means over seeds of the fair costs, over the examples of a step."""
+    """Fit the law through the geometric means over seeds of the fair costs, over the examples of a step."""
     steps = [math.exp(float(np.mean(np.log(point.best.fair)))) for point in points if point.best]
     return fit_batch_law([point.examples_per_step for point in points], steps)
 
 
 def _estimates(fitted: PointsLaw, points: Sequence[BatchPoint]) -> dict[str, Figure]:
-    """s_min, b_crit and e_min."""
+    """Return s_min, b_crit and e_min."""
     law = fitted.law
     if law is None:
         return {name: missing(fitted.why) for name in ("s_min", "b_crit", "e_min")}
@@ -246,7 +243,7 @@ def _point(point: BatchPoint, law: BatchLaw | None) -> dict[str, Any]:
 
 
 def noise_scale(trainings: Sequence[Training], rates: Mapping[int, float], optimizer: str) -> Figure:
-    """B_noise in examples, over the trainings at the best rate of their batch size.
+    """Estimate B_noise in examples, over the trainings at the best rate of their batch size.
 
     Args:
         trainings: of one combination of settings.
@@ -256,8 +253,8 @@ def noise_scale(trainings: Sequence[Training], rates: Mapping[int, float], optim
     Returns:
         `{value, low, high, identified, optimizer, steps, by_batch, why}`. value is null, with a why, if a mean is not
         above zero; identified is false, with a why, if the interval has no ends. low, high: 90 %, Fieller's, over
-        trainings; the same batch size, rate and seed on several num_gpus is one training. steps: those of the epochs
-        that were measured, of which training samples some. by_batch: if its values differ, the noise scale is no
+        trainings; the same batch size, rate and seed on several num_gpus is one training. steps: the steps of the
+        measured epochs, of which training samples some. by_batch: if its values differ, the noise scale is no
         single number.
     """
     measured = [

@@ -29,25 +29,21 @@ DRAWS = 2000
 HALF = 0.5
 NO_SECONDS = 1e-300
 IMPUTATIONS = 2
-"""Rounds in which trainings that ended before the target are given the steps that they would be expected to take."""
+"""Rounds of imputation: trainings that ended before the target get the steps that they are expected to take."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """Logarithms of seconds to a target.
+    """Logarithms of seconds to a target."""
 
-    labels: of the cells that have an estimate. mean: (c,). draws: (k, c), of all of them together. learnt: (k, c), the
-    part of the draws that is not the seconds of a step: steps to the target.
-    """
-
-    labels: tuple[str, ...]
-    mean: Vector
-    draws: Vector
-    learnt: Vector
+    labels: tuple[str, ...]  # of the cells that have an estimate
+    mean: Vector  # (c,)
+    draws: Vector  # (k, c), of all of them together
+    learnt: Vector  # (k, c), the part of the draws that steps to the target cause, without the seconds of a step
 
     @classmethod
     def joined(cls, parts: Sequence["Times"]) -> "Times":
-        """The times of several combinations as those of one. A single one is not copied."""
+        """Join the times of several combinations. A single one is not copied."""
         if len(parts) == 1:
             return parts[0]
         return cls(
@@ -66,7 +62,7 @@ def estimate_times(
     *,
     pooled: bool,
 ) -> Times:
-    """The times of those cells of one combination whose median over seeds is known (`targets.median_time`).
+    """Estimate the times of the cells of one combination whose median over seeds is known (`targets.median_time`).
 
     trainings: from `trainings_of`. pooled: whether what a step learns does not depend on num_gpus.
     """
@@ -98,24 +94,22 @@ Key = tuple[float, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class _Steps:
-    """log steps by batch size, rate and, unless pooled, num_gpus.
-
-    able: of the places whose median over seeds is known, the share of the seeds that did not diverge.
-    """
+    """log steps by batch size, rate and, unless pooled, num_gpus."""
 
     pooled: bool
     places: Mapping[Key, int]
     found: Shrunk
     able: Mapping[Key, float]
+    """Of the places whose median over seeds is known, the share of the seeds that did not diverge."""
 
     @classmethod
     def of(cls, trainings: Sequence[Training], target: float, metric: StudyMetric, *, pooled: bool) -> "_Steps | None":
-        """None if no cell's median over seeds is known."""
+        """Estimate the steps; None if no cell's median over seeds is known."""
         told: dict[Key, dict[int, list[Training]]] = defaultdict(lambda: defaultdict(list))
         for training in trainings:
             told[training.batch_size, training.rate, 1 if pooled else training.num_gpus][training.seed].append(training)
         places = {key: index for index, key in enumerate(sorted(told))}
-        rows: list[tuple[float, int, int, bool]] = []  # log steps, place, seed, whether they are those to the target
+        rows: list[tuple[float, int, int, bool]] = []  # log steps, place, seed, whether the target was reached
         able: dict[Key, float] = {}
         for key, index in places.items():
             seen: list[tuple[float, bool]] = []  # as of `median_time`
@@ -134,7 +128,7 @@ class _Steps:
                     in_vain.append((made, seed))
                     seen.append((made, False))
             arrivals = [steps for steps, arrived in seen if arrived and math.isfinite(steps)]
-            if arrivals:  # how much longer than the last arrival one has trained in vain says nothing of the median
+            if arrivals:  # training in vain past the last arrival says nothing about the median
                 rows.extend((math.log(min(made, max(arrivals))), index, seed, False) for made, seed in in_vain)
             if math.isfinite(median_time(seen)):
                 able[key] = 1 - sum(math.isinf(steps) for steps, _ in seen) / len(seen)
@@ -154,7 +148,7 @@ class _Steps:
         return cls(pooled=pooled, places=places, found=found, able=able)
 
     def key(self, cell: Cell) -> Key:
-        """What a cell's steps depend on."""
+        """Return what a cell's steps depend on."""
         return (cell.batch_size, cell.learning_rate, 1 if self.pooled else cell.num_gpus)
 
     def has(self, cell: Cell) -> bool:
@@ -162,31 +156,34 @@ class _Steps:
         return self.key(cell) in self.able and self._able(cell) > HALF
 
     def later(self, cell: Cell) -> float:
-        """By how much a cell's median over all seeds lies above that of the seeds that can reach the target."""
+        """Return by how much the median of a cell's seeds lies above the median of those that can reach the target."""
         return statistics.NormalDist().inv_cdf(HALF / self._able(cell)) * self.found.scatter
 
     def _able(self, cell: Cell) -> float:
-        """The share of a cell's seeds that can reach the target. What runs out of memory does so on its num_gpus."""
+        """Return the share of a cell's seeds that can reach the target.
+
+        Running out of memory counts on its num_gpus alone.
+        """
         counted = cell.counted
         lost = sum(trial["status"] == "out_of_memory" for trial in counted)
         return self.able[self.key(cell)] * (1 - lost / len(counted)) if counted else 0.0
 
     def place(self, cell: Cell) -> int:
-        """The place of a cell in `found`."""
+        """Return the place of a cell in `found`."""
         return self.places[self.key(cell)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _StepSeconds:
-    """log seconds a step, by num_gpus and batch size. warm_ups: seconds by which a first epoch takes longer."""
+    """log seconds a step, by num_gpus and batch size."""
 
     places: Mapping[Key, int]
     found: Shrunk
-    warm_ups: Mapping[Key, float]
+    warm_ups: Mapping[Key, float]  # seconds by which a first epoch takes longer
 
     @classmethod
     def of(cls, cells: Sequence[Cell]) -> "_StepSeconds | None":
-        """None if nothing was timed."""
+        """Estimate the seconds of a step; None if nothing was timed."""
         measured: dict[Key, list[float]] = {}
         warm_ups: dict[Key, list[float]] = defaultdict(list)
         for cell in cells:
@@ -209,7 +206,7 @@ class _StepSeconds:
         )
 
     def warm_up(self, cell: Cell) -> float:
-        """By how many seconds a cell's first epoch takes longer; 0 where timing runs tell its seconds."""
+        """Return how many seconds longer a cell's first epoch takes; 0 where timing runs measured its seconds."""
         return self.warm_ups.get((cell.num_gpus, cell.batch_size), 0.0)
 
     def has(self, cell: Cell) -> bool:
@@ -217,5 +214,5 @@ class _StepSeconds:
         return (cell.num_gpus, cell.batch_size) in self.places
 
     def place(self, cell: Cell) -> int:
-        """The place of a cell in `found`."""
+        """Return the place of a cell in `found`."""
         return self.places[cell.num_gpus, cell.batch_size]

@@ -2,7 +2,7 @@
 
 Seconds to a target = epochs to it, from a training with one num_gpus, times undisturbed seconds an epoch, from a timing
 run. `cells.gather` makes such inferred cells. Here they are compared with the held-out cells, which were run in full,
-and the study's cost with that of the whole grid.
+and the study's cost with the whole grid's.
 
 Cells are held out when the trainings have ended. Chosen before the start, one might be a cell whose training missed
 every target or was stopped early, which leaves little to compare.
@@ -41,16 +41,13 @@ NO_GRID = "one kind of step has no timing run that ended well, so the grid's cos
 
 @dataclass(frozen=True, kw_only=True)
 class _Study:
-    """A factorised study's trials by kind.
-
-    trained: its trainings. timings: by the step that they timed. epochs: planned for a trial, by its id.
-    """
+    """A factorised study's trials by kind."""
 
     parts: Factorised
     trials: Sequence[Trial]
-    trained: Sequence[Trial]
-    timings: Mapping[str, tuple[Trial, ...]]
-    epochs: Mapping[str, int]
+    trained: Sequence[Trial]  # its trainings
+    timings: Mapping[str, tuple[Trial, ...]]  # by the step that they timed
+    epochs: Mapping[str, int]  # planned for a trial, by its id
 
     @classmethod
     def of(cls, plan: Plan, parts: Factorised, trials: Sequence[Trial]) -> "_Study":
@@ -63,14 +60,14 @@ class _Study:
         )
 
     def epochs_to_end(self, trial: Trial) -> int:
-        """Epochs of a training if no scheduler stops it: those planned, or those up to its failure or its target."""
+        """Return the epochs of a training that no scheduler stops: as planned, or up to its failure or target."""
         trained = len(epochs_of(trial))
         if trial["status"] in ("at_target", "diverged", "out_of_memory"):
             return trained
         return self.epochs.get(trial["trial_id"], trained)
 
     def cut_off(self, trial: Trial) -> float:
-        """What a scheduler cut off a training, as a share of what it trained."""
+        """Return what a scheduler cut off a training, as a share of what it trained."""
         trained = len(epochs_of(trial))
         return self.epochs_to_end(trial) / trained - 1 if trial["status"] == "stopped" and trained else 0.0
 
@@ -78,7 +75,7 @@ class _Study:
 def factorised_part(
     plan: Plan, trials: Sequence[Trial], cells: Sequence[Cell], targets: Sequence[float]
 ) -> dict[str, Any] | None:
-    """The summary's part, or None if the study is not factorised.
+    """Return the summary's part, or None if the study is not factorised.
 
     Args:
         plan: the study's.
@@ -118,7 +115,7 @@ def factorised_part(
 
 
 def _held_out_row(measured: Cell, inferred: Cell, targets: Sequence[float]) -> dict[str, Any]:
-    """Predicted and measured seconds to the hardest target that both reach, or over the whole training if none."""
+    """Compare predicted and measured seconds to the hardest target that both reach, else over the whole training."""
     row: dict[str, Any] = {"label": measured.label, "target": None, "why": None}
     if not inferred.is_timed:
         return {**row, **_compared(None, None), "why": NO_TIMING_RUN}
@@ -159,7 +156,7 @@ def _worker_seconds(trial: Trial) -> float:
 
 
 def _grid_worker_seconds(study: _Study) -> float | None:
-    """worker-seconds of every training with every num_gpus, or None if a kind of step was not timed."""
+    """Return worker-seconds of every training with every num_gpus, or None if a kind of step was not timed."""
     steps: dict[int, float] = {}
     for trial in study.trained:
         batch_size = int(trial["params"]["batch_size"])
@@ -180,7 +177,10 @@ def _grid_worker_seconds(study: _Study) -> float | None:
 def factorised_caveats(
     spec: StudySpec, plan: Plan, rows: Sequence[Mapping[str, Any]], part: Mapping[str, Any] | None
 ) -> list[str]:
-    """What a reader must know about inferred cells. rows: from `cells.cell_row`. part: from `factorised_part`."""
+    """Return what a reader must know about inferred cells.
+
+    rows: from `cells.cell_row`. part: from `factorised_part`.
+    """
     if plan.factorised is None or part is None:
         return []
     inferred = sum(row["kind"] == "factorised" for row in rows)
@@ -199,7 +199,10 @@ def factorised_caveats(
 
 
 def _check_words(part: Mapping[str, Any], them: str) -> str:
-    """How far the products were off in the cells run in full, or why that is unknown. them: the inferred cells."""
+    """Say how far the products were off in the cells run in full, or why that is unknown.
+
+    them: the inferred cells.
+    """
     if not part["held_out"]:
         return "No cell was run in full to check these products."
     count = sum(row["error"] is not None for row in part["held_out"])
@@ -215,11 +218,11 @@ def _check_words(part: Mapping[str, Any], them: str) -> str:
 def held_out_trials(
     spec: StudySpec, plan: Plan, known: Iterable[TrialPlan], records: Mapping[str, Trial]
 ) -> list[TrialPlan]:
-    """The trials of the cells that are held out, all seeds of each, by num_gpus; none where the plan isn't factorised.
+    """Choose the cells that are held out; return all seeds of each, by num_gpus; none where the plan isn't factorised.
 
     Each cell has another num_gpus than the trainings. First come cells in which every seed reached most targets, or,
-    where the spec has none, trained longest; of these a (num_gpus, batch_size) of which fewest are held out; of these
-    chance decides, by the search's seed. Cells with a training that failed are left out.
+    where the spec has none, trained longest. Among equals comes the pair (num_gpus, batch_size) of which fewest cells
+    are held out. Then the search's seed decides by chance. Cells with a training that failed are left out.
 
     Args:
         spec: the study's.
@@ -258,13 +261,13 @@ def held_out_trials(
 
 
 def _trained(plan: Plan, cell: CellKey) -> str:
-    """The key of the cell whose training stands for this one."""
+    """Return the key of the cell whose training stands for this one."""
     assert plan.factorised is not None
     return cell_key({**cell, "num_gpus": plan.factorised.train_on})
 
 
 def _told(spec: StudySpec, trials: Sequence[TrialPlan], records: Mapping[str, Trial]) -> int | None:
-    """How much a cell's trainings say: the least of its seeds. None: not every seed came to an end that counts."""
+    """Return how much a cell's trainings say: the least of its seeds. None: some seed came to no end that counts."""
     ended = [records.get(trial.trial_id) for trial in trials]
     counted = [record for record in ended if record is not None and record["status"] in COUNTED]
     if len(counted) < len(trials):
@@ -284,6 +287,6 @@ def _step(cell: CellKey) -> tuple[int, int]:
 
 
 def _rank(cell: CellKey, told: int, used: Mapping[tuple[int, int], int], seed: int) -> tuple[int, int, str]:
-    """The least is held out first. The last part is drawn by chance, and the same however the grid grows."""
+    """Return the sort key of a cell: the least is held out first. Chance decides last, the same for any grid."""
     drawn = hashlib.sha256(f"{seed} {cell_key(cell)}".encode()).hexdigest()
     return -told, used[_step(cell)], drawn

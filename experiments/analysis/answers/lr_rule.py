@@ -19,11 +19,11 @@ APPLIED: Mapping[str, float] = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
 
 
 def lr_rule(spec: StudySpec, tuned: Sequence[Tuning]) -> Figure:
-    """The `lr_rule` part of `summary.json`: log η* = a + p·log B. tuned: from `efficiency.tunings`.
+    """Return the `lr_rule` part of `summary.json`: log η* = a + p·log B. tuned: from `efficiency.tunings`.
 
     If three batch sizes reach the target, the best rate is the one that reaches it soonest: after the last epoch many
-    rates have come to the same metric, and differ in how soon they did. Else it is the one of the best metric after the
-    last epoch.
+    rates have come to the same metric, and differ in how soon they did. Else the best rate has the best metric after
+    the last epoch.
 
     Returns:
         `{of, exponent, target_or_metric, target, applied_rule, nearest, by_resolution, points, why, others}`.
@@ -76,7 +76,10 @@ def _part(spec: StudySpec, tuning: Tuning) -> Figure:
 
 
 def _law(known: Mapping[int, BestRate], factors: Mapping[int, float] | None) -> tuple[PowerLaw | None, str]:
-    """The law through the rates inside their grids, or why there is none. factors: effective over nominal rate."""
+    """Fit the law through the rates inside their grids, or say why there is none.
+
+    factors: effective over nominal rate.
+    """
     if factors is None:
         return None, "under adascale the rate of a step follows its gradients, and not the batch size alone"
     inside = {size: best for size, best in known.items() if best.edge is None}
@@ -94,7 +97,7 @@ def _law(known: Mapping[int, BestRate], factors: Mapping[int, float] | None) -> 
 
 
 def _nearest(exponent: Estimate) -> Rule | None:
-    """The one rule whose exponent lies in the interval."""
+    """Return the one rule whose exponent lies in the interval."""
     if exponent.low is None or exponent.high is None:
         return None
     inside = [rule for rule, power in EXPONENTS.items() if exponent.low <= power <= exponent.high]

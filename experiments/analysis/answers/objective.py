@@ -1,6 +1,6 @@
 """What a search learns from the trials of a point.
 
-Of a point's seeds the median counts, so that one lucky seed does not lead a search.
+The median over a point's seeds counts, so that one lucky seed does not lead a search.
 """
 
 import math
@@ -16,7 +16,7 @@ from scalestudy.experiments.analysis.measures.usable import Trial, best_value, c
 from scalestudy.experiments.spec.study_spec import StudySpec
 
 SAYS_NOTHING = ("failed", "skipped")
-"""Statuses that are not the point's fault, as far as anybody knows, where another seed of it came through."""
+"""Statuses that say nothing about the point if another of its seeds came through."""
 WORST = ("diverged", "out_of_memory")
 """Statuses after which the metric of earlier epochs does not count."""
 
@@ -25,14 +25,17 @@ WORST = ("diverged", "out_of_memory")
 class Score:
     """How good a point is.
 
-    value: of the objective. None is worse than every value: the point diverged, ran out of memory, missed the target,
-    or failed with all its seeds. Such points count too. Else their place looks unexplored, and a search returns to
-    it for ever.
-    progress: orders points without a value, in the objective's own direction, if anything is known of them.
+    Points without a value count too. Else their place looks unexplored, and a search returns to it for ever.
     """
 
     value: float | None = None
+    """The objective's.
+
+    None is worse than every value: the point diverged, ran out of memory, missed the target, or failed with all its
+    seeds.
+    """
     progress: float | None = None
+    """Orders points without a value, in the objective's direction, if anything is known of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +61,9 @@ class Objective:
         return self.metric.mode if self.target is None else "min"
 
     def score(self, trials: Iterable[Trial]) -> Score:
-        """The score of a point by all of its trials, one a seed, as in trials.jsonl.
+        """Score a point by all of its trials, one a seed, as in trials.jsonl.
 
-        A trial that was on more nodes than another of them counts with the seconds an epoch of those on the fewest.
+        A trial that ran on more nodes than another of them takes the seconds an epoch of the trials on fewest nodes.
         """
         telling = [trial for trial in trials if trial["status"] not in SAYS_NOTHING]
         fewest = min(map(nodes_of, telling), default=1)
@@ -73,7 +76,10 @@ class Objective:
         return Score(progress=None if self.target is None else self._progress(telling))
 
     def _cost(self, trial: Trial, usual: float | None) -> float:
-        """The objective of one trial, less is better; infinity for the worst. usual: seconds an epoch, or its own."""
+        """Return the objective of one trial, less is better; infinity for the worst.
+
+        usual: seconds an epoch; None: as measured.
+        """
         if self.target is None:
             best = None if trial["status"] in WORST else best_value(trial, self.metric)
             return math.inf if best is None else self.metric.order(best)
@@ -81,6 +87,6 @@ class Objective:
         return seconds * trial["params"]["num_gpus"] if self.name == "cost_to_target" else seconds
 
     def _progress(self, trials: Iterable[Trial]) -> float | None:
-        """How near trials that missed the target came to it, less is better."""
+        """Return how near trials that missed the target came to it, less is better."""
         reached = [best for trial in trials if (best := best_value(trial, self.metric)) is not None]
         return statistics.median(map(self.metric.order, reached)) if reached else None

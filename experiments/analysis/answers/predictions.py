@@ -20,14 +20,14 @@ from scalestudy.experiments.analysis.measures.targets import cost_of
 NODE_WORKERS = 8
 """Workers that one node is assumed to hold if no study spanned two: the GPUs of a usual server."""
 WIDEST_RATIO = 2.0
-"""Upper over lower limit of a step's time from which on it is no prediction."""
+"""Upper over lower limit of a step's time. From this ratio on, the time is no prediction."""
 MOST_WORKERS = 4096
 LARGEST_BATCHES = 6
 """How many doublings beyond the largest batch measured are tried."""
 WORTH_TELLING = 1.05
-"""Smaller predicted gains are not told: repeated timings on a quiet machine differ by as much."""
+"""Smaller predicted gains are not reported: repeated timings on a quiet machine differ by as much."""
 LARGEST_SPREAD = 700.0
-"""The largest spread of logarithms that still has an exponential."""
+"""The largest spread of logarithms whose exponential is a float."""
 COLUMNS = (
     "num_gpus",
     "per_worker_batch",
@@ -49,7 +49,7 @@ def predictions_part(
     *,
     most_workers: int = MOST_WORKERS,
 ) -> Figure:
-    """The `predictions` of `summary.json`.
+    """Return the `predictions` of `summary.json`.
 
     Args:
         throughput: from `throughput.throughput_part`.
@@ -104,21 +104,25 @@ def predictions_part(
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A batch size whose trainings reached the target.
-
-    examples: of a step. spread: half the interval of the logarithm of steps. It is None below five seeds, whose range
-    is no interval, and if a seed met the target within its first epoch, so that its steps are a bound.
-    """
+    """A batch size whose trainings reached the target."""
 
     batch_size: int
-    examples: float
+    examples: float  # of a step
     learning_rate: float | None
     steps: float
     spread: float | None
+    """Half the interval of the logarithm of steps.
+
+    None below five seeds, whose range is no interval, and if a seed met the target within its first epoch, so that its
+    steps are a bound.
+    """
 
 
 def measured_batches(efficiency: Mapping[str, Any]) -> list[Batch]:
-    """The batch sizes whose steps to the target were measured. If there is a law of batch sizes, it gives the steps."""
+    """Return the batch sizes whose steps to the target were measured.
+
+    If there is a law of batch sizes, their steps are the law's.
+    """
     batches = []
     for point in efficiency["points"]:
         if point["steps"] is not None:
@@ -137,28 +141,24 @@ def measured_batches(efficiency: Mapping[str, Any]) -> list[Batch]:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidRange:
-    """The law of a step's time, and the places where it was timed.
-
-    node_workers: assumed to fit one node. within, across: numbers of workers timed on one node and across nodes. nodes:
-    numbers of nodes timed, above 1.
-    least_share, most_share: examples a worker, as timed. fixed_cost_known: whether alpha_c is identified. misfit: the
-    words on the size that is farthest from the law, if sizes differ from it by more than their repeats explain.
-    """
+    """The law of a step's time, and the places where it was timed."""
 
     times: StepTimes
     data_seconds: float
-    node_workers: int
-    within: tuple[int, ...]
-    across: tuple[int, ...]
-    nodes: frozenset[int]
-    least_share: float
-    most_share: float
-    fixed_cost_known: bool
+    node_workers: int  # assumed to fit one node
+    within: tuple[int, ...]  # numbers of workers timed on one node
+    across: tuple[int, ...]  # numbers of workers timed across nodes
+    nodes: frozenset[int]  # numbers of nodes timed, above 1
+    least_share: float  # fewest examples a worker, as timed
+    most_share: float  # most examples a worker, as timed
+    fixed_cost_known: bool  # whether alpha_c is identified
     misfit: str | None
+    """The words on the size that is farthest from the law, if sizes differ from it by more than their repeats explain.
+    """
 
     @classmethod
     def of(cls, part: Mapping[str, Any]) -> "ValidRange":
-        """part: from `throughput.throughput_part`, one that is there."""
+        """Read the range from a part (`throughput.throughput_part`) that is there."""
         sizes = {(point["num_gpus"], point["across_nodes"]) for point in part["points"]}
         shares = [point["batch_size"] / point["num_gpus"] for point in part["points"]]
         within = tuple(sorted(count for count, across in sizes if not across))
@@ -181,7 +181,7 @@ class ValidRange:
         return tuple(sorted({*self.within, *self.across}))
 
     def worker_counts(self, most: int) -> Iterator[int]:
-        """Those timed, then doublings of the largest, up to `most`."""
+        """Return the numbers of workers timed, then doublings of the largest, up to `most`."""
         yield from (count for count in self.counted if count <= most)
         count = 2 * self.counted[-1]
         while count <= most:
@@ -193,18 +193,18 @@ class ValidRange:
         return num_gpus > (max(self.within, default=0) if self.across else self.node_workers)
 
     def value(self, num_gpus: int, examples: float) -> float:
-        """Seconds of a step by the best law. examples: of all workers together."""
+        """Return the seconds of a step by the best law. examples: of all workers together."""
         nodes = self.times.nodes(num_gpus, self.spans_nodes(num_gpus))
         return float(self.times.constants.step_seconds(num_gpus, examples / num_gpus, nodes)) + self.data_seconds
 
     def seconds(self, num_gpus: int, examples: float) -> Estimate:
-        """Seconds of a step with their interval: beyond the workers timed, that of every law not rejected."""
+        """Return the seconds of a step. Beyond the workers timed, the interval spans every law that is not rejected."""
         told = self.times.beyond if num_gpus > self.counted[-1] else self.times.seconds
         nodes = self.times.nodes(num_gpus, self.spans_nodes(num_gpus))
         return told(num_gpus, examples / num_gpus, data_seconds=self.data_seconds, nodes=nodes)
 
     def why_not_workers(self, num_gpus: int) -> str | None:
-        """Why nothing can be said about so many workers, more than were timed. None if something can."""
+        """Return why nothing can be said about so many workers, more than were timed. None if something can."""
         spans = self.spans_nodes(num_gpus)
         if spans and not self.across:
             return (
@@ -229,7 +229,7 @@ class ValidRange:
         return self.misfit
 
     def why_not_step(self, num_gpus: int, batch_size: int, examples: float) -> str | None:
-        """Why the time of a step is no prediction. None if it is one, or was timed.
+        """Return why the time of a step can't be predicted; None if it can, or was timed.
 
         examples: of a step, the mean. It is below the batch size if an epoch ends in a smaller batch.
         """
@@ -251,7 +251,7 @@ class ValidRange:
 
 
 def _misfit(points: Sequence[Mapping[str, Any]]) -> str:
-    """The words on the point that is farthest from its law, for its repeats."""
+    """Return the words on the point that is farthest from its law, measured by its repeats."""
     worst = max(
         points, key=lambda each: abs(math.log(each["measured_seconds"] / each["fitted_seconds"])) * each["n"] ** 0.5
     )
@@ -273,7 +273,7 @@ class _Predicting:
     price: float | None
 
     def rows(self, most_workers: int) -> Iterator[Figure]:
-        """A row for each number of workers, up to the first beyond those timed about which nothing can be said."""
+        """Return a row for each number of workers, up to the first, beyond those timed, without a prediction."""
         for count in self.valid_range.worker_counts(most_workers):
             beyond = count > self.valid_range.counted[-1]
             batch, why = self._soonest(count)
@@ -285,7 +285,7 @@ class _Predicting:
                 return
 
     def _soonest(self, count: int) -> tuple[Batch | None, str | None]:
-        """The batch size that reaches the target soonest with so many workers, or why there is none."""
+        """Return the batch size that reaches the target soonest with so many workers, or why there is none."""
         valid = self.valid_range
         if count > valid.counted[-1] and (why := valid.why_not_workers(count)):
             return None, why
@@ -334,7 +334,7 @@ class _Predicting:
         }
 
     def _larger(self, best: Batch, count: int) -> str | None:
-        """What a batch beyond those measured is predicted to bring. None if that is unknown, or it brings nothing."""
+        """Say what a batch beyond those measured is predicted to bring. None if unknown or nothing."""
         s_min, b_crit = self.efficiency["s_min"], self.efficiency["b_crit"]
         if self.valid_range.misfit or not identified(s_min) or not identified(b_crit):
             return None

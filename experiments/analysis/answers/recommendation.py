@@ -1,7 +1,7 @@
-"""What to choose: the fastest cell, the cheapest, and the one to recommend, with caveats.
+"""The choice: the fastest cell, the cheapest, and the one to recommend, with caveats.
 
-Times are estimates from all cells together (`estimates`). The fastest cell has the least time. The recommended one is
-the cheapest that is as good as certain to be within a tolerance of it: 90 % over all cells at once, since the cheapest
+Times are estimates from all cells together (`estimates`). The fastest cell has the least time. The recommended cell is
+the cheapest that is almost certainly within a tolerance of the fastest: 90 % over all cells at once, since the cheapest
 of several that each seem near enough is often one that only seems so (docs/formulas.md §6).
 """
 
@@ -39,10 +39,10 @@ from scalestudy.experiments.spec.study_spec import StudySpec
 
 By = Literal["time", "cost"] | None
 ROLE_BY: Mapping[By, str] = {None: "recommended", "time": "fastest", "cost": "cheapest"}
-"""The role of the choice by what is asked for."""
+"""The choice's role, by what the reader asks for."""
 ROLES = tuple(ROLE_BY.values())
 MOST_SEEDS = 50
-"""More seeds than these are no advice."""
+"""The most seeds that are worth advising."""
 
 
 def recommend(
@@ -56,10 +56,10 @@ def recommend(
     tolerance: float | None = None,
     by: By = None,
 ) -> Figure:
-    """What to choose, from a study's trials.
+    """Choose a cell from a study's trials.
 
     Args:
-        spec: its targets are asked for; of these the hardest that some cell reaches is answered.
+        spec: the answer is for the hardest of its targets that some cell reaches.
         plan: the study's.
         trials: lines of `trials.jsonl`.
         accuracy: a target in place of the spec's, of whatever metric.
@@ -80,7 +80,7 @@ def recommend(
         evidence: `{cells (labels), seeds, kind}`. ties: labels of the cells that it can't be told apart from,
         `tie_count` in all. caveats: `{kind, words}`. strong_speedup: of its workers over one at the same batch; null if
         that was not timed. settle: `{label, seeds, worker_seconds}`: so many more seeds of that cell and of the fastest
-        would tell whether it is near enough; null if there is no such cell.
+        would show whether it is near enough; null if there is no such cell.
     """
     metric = StudyMetric.of(spec.workload)
     cells = gather(plan, trials, metric)
@@ -103,7 +103,7 @@ def choose(
     tolerance: float | None = None,
     by: By = None,
 ) -> Figure:
-    """`recommend` for figures that were made before. timings: from `timing_rows`. by_target: from `times_to`."""
+    """Choose as `recommend` does, from figures that were made before. timings: `timing_rows`. by_target: `times_to`."""
     metric = StudyMetric.of(spec.workload)
     tolerance = spec.targets.tolerance if tolerance is None else tolerance
     within = [cell for cell in cells if max_gpus is None or cell.num_gpus <= max_gpus]
@@ -127,7 +127,9 @@ def choose(
             "cheapest": min(options, key=lambda option: (option["worker_seconds"], option["seconds"])),
         }
         for role, option in chosen.items():
-            same = role == "fastest" and option is chosen["recommended"]  # told apart from the others by the same times
+            same = (
+                role == "fastest" and option is chosen["recommended"]
+            )  # the same times distinguish both from the others
             found[role] = dict(found["recommended"]) if same else choosing.choice(option, ratios, role)
         settle = choosing.settle(ratios)
     else:
@@ -154,7 +156,7 @@ def choose(
 
 
 class _Choosing:
-    """Turns options into rows of the recommendation, with their evidence, ties and caveats.
+    """The maker of the recommendation's rows from options, with their evidence, ties and caveats.
 
     cells: those that may be chosen. every: all cells of the study.
     """
@@ -180,13 +182,13 @@ class _Choosing:
         return len(self._tried) > 1
 
     def choice(self, option: Option, ratios: Ratios, role: str) -> Figure:
-        """An option in its role."""
+        """Return an option in its role."""
         return {**self._row(option, ratios.ties(option, role)), "ratio": ratios.ratio(option)}
 
     def settle(self, ratios: Ratios) -> Figure | None:
-        """The seeds that would tell whether a cell cheaper than the recommended one is near enough to the fastest.
+        """Return the seeds that would show whether a cell cheaper than the recommended is near enough to the fastest.
 
-        None where none would, such as between cells of the same trainings: only timings tell these apart.
+        None if no seeds would: cells of the same trainings differ by timings alone.
         """
         base, chosen = ratios.fastest, ratios.recommended
         near = [option for option in ratios.options if option["label"] in ratios.upper]
@@ -199,7 +201,7 @@ class _Choosing:
                 continue
             both = [self._cells[each["label"]] for each in (option, base)]
             seeds, learnt = min(option["n_seeds"], base["n_seeds"]), ratios.learnt_share(option)
-            # where steps are timed in runs of their own, seeds narrow only what is learnt
+            # where timing runs time the steps, seeds narrow only what is learnt
             fixed = 1 - learnt if any(cell.timings for cell in both) else 0.0
             left = (room / half) ** 2 - fixed
             more = math.ceil(seeds * ((1 - fixed) / left - 1)) if left > 0 else 0
@@ -212,9 +214,10 @@ class _Choosing:
         return None
 
     def best(self) -> Figure:
-        """The cell of the best median after the last epoch. Of equal ones it takes fewest worker-seconds an epoch.
+        """Return the cell of the best median after the last epoch.
 
-        There is none where a training stopped at a target, whichever is asked for now.
+        Of equal ones it takes fewest worker-seconds an epoch. None if a training stopped at a target, whichever target
+        is asked for now.
         """
         if any(cell.with_status(("at_target",)) for cell in self._cells.values()):
             return missing("trainings stopped at the target: how far they would have come is not known")
@@ -227,7 +230,7 @@ class _Choosing:
         return self._row(ranked[0], [label for label in self._as_good(ranked) if self._named(label) != named])
 
     def cheapest_as_good(self) -> Figure:
-        """The cell of fewest worker-seconds an epoch whose metric can't be told apart from the best."""
+        """Return the cell of fewest worker-seconds an epoch whose metric can't be told apart from the best."""
         ranked = self._ranked()
         alike = {ranked[0]["label"], *self._as_good(ranked)}
         row = min((row for row in ranked if row["label"] in alike), key=_worker_seconds_an_epoch)
@@ -236,7 +239,7 @@ class _Choosing:
         )
 
     def _ranked(self) -> list[dict[str, Any]]:
-        """The cells with a metric, the best first."""
+        """Return the cells with a metric, the best first."""
         key = self._metric.key
         known = [{**row, "n_seeds": row[key]["n"]} for row in self._rows.values() if present(row[key])]
         return sorted(known, key=lambda row: (self._metric.order(row[key]["value"]), _worker_seconds_an_epoch(row)))
@@ -252,7 +255,7 @@ class _Choosing:
         return Contender(label=row["label"], figure=figure, interval=interval, n_seeds=len(known))
 
     def _named(self, label: str) -> str:
-        """The cell without its num_gpus, if what it learns does not depend on them."""
+        """Return the cell without its num_gpus, if what it learns does not depend on them."""
         cell = self._cells[label]
         alike = learns_alike(self._spec, Combination(settings=settings_of(cell.params), cells=(cell,)))
         return learnt_label(cell.params) if alike else label

@@ -24,7 +24,7 @@ def why_none(
     reached: float | None,
     max_gpus: int | None,
 ) -> str:
-    """The reason, as a clause.
+    """Return the reason, as a clause.
 
     allowed: the cells that may be chosen. every: all of the study; cell_rows: theirs, from `cell_row`. reached: the
     target to which some allowed cell's time is known. max_gpus: of the allowed cells; None: no limit.
@@ -75,7 +75,10 @@ def _nothing_ended(every: Sequence[Cell]) -> str:
 
 
 def _harder_target(metric: StudyMetric, cells: Sequence[Cell], easy: float) -> str:
-    """The hardest target that most seeds of some cell have reached, and none at its first evaluation; empty if none."""
+    """Suggest the hardest target that most seeds of some cell reached and none at its first evaluation.
+
+    Empty if there is none.
+    """
     found: list[tuple[float, str]] = []
     for cell in cells:
         curves = [test_values(trial, metric) for trial in cell.counted]
@@ -97,7 +100,7 @@ def _harder_target(metric: StudyMetric, cells: Sequence[Cell], easy: float) -> s
 
 
 def _rounded(metric: StudyMetric, value: float) -> float:
-    """A value to two digits, or a share to hundredths, in the direction that is easier to reach."""
+    """Round a value to two digits, or a share to hundredths, in the direction that is easier to reach."""
     if not value:
         return value
     unit = 0.01 if metric.share else 10.0 ** (math.floor(math.log10(abs(value))) - 1)
@@ -108,7 +111,7 @@ def _rounded(metric: StudyMetric, value: float) -> float:
 def _how_far(
     metric: StudyMetric, target: float, cells: Sequence[Cell], rows: Sequence[Row], told: Mapping[str, Row]
 ) -> str:
-    """How far the best cell came, in how many evaluations, and what one more costs; empty if no cell has a value.
+    """Say how far the best cell came, in how many evaluations, and what one more costs; empty if no cell has a value.
 
     rows: of these cells. told: rows of `TargetTimes` by label.
     """

@@ -18,21 +18,17 @@ from scalestudy.experiments.analysis.measures.parts import Figure, Row, identifi
 
 @dataclass(frozen=True, kw_only=True)
 class RowLaw:
-    """The law of a step's time that a timing row lies on.
-
-    across_nodes: whether the row's workers were on several nodes. largest_share: of examples a worker, as timed.
-    least_fixed: lower end of alpha_c; None if alpha_c is not identified.
-    """
+    """The law of a step's time that a timing row lies on."""
 
     times: StepTimes
-    across_nodes: bool
+    across_nodes: bool  # whether the row's workers were on several nodes
     data_seconds: float
-    largest_share: float
-    least_fixed: float | None
+    largest_share: float  # of examples a worker, as timed
+    least_fixed: float | None  # lower end of alpha_c; None if alpha_c is not identified
 
     @classmethod
     def of(cls, throughput: Figure | None, row: Row) -> "RowLaw | None":
-        """The row's law, or None if there is none, or the timings reject it.
+        """Return the row's law, or None if there is none, or the timings reject it.
 
         throughput: from `throughput.throughput_part`, or None.
         """
@@ -53,39 +49,35 @@ class RowLaw:
         return self.times.constants
 
     def seconds(self, num_gpus: int, batch_size: float) -> float:
-        """Seconds of a step."""
+        """Return the seconds of a step."""
         share = batch_size / num_gpus
         nodes = self.times.nodes(num_gpus, self.across_nodes)
         return float(self.constants.step_seconds(num_gpus, share, nodes)) + self.data_seconds
 
     def sync_share(self, num_gpus: int, batch_size: float) -> float:
-        """The exposed part of summing gradients, as a share of a step."""
+        """Return the exposed part of summing gradients, as a share of a step."""
         seconds = self.seconds(num_gpus, batch_size)
         gradient = float(self.constants.gradient_seconds(batch_size / num_gpus))
         return max(seconds - self.data_seconds - gradient, 0.0) / seconds
 
     def fixed_share(self, per_worker_batch: float) -> float:
-        """alpha_c as a share of T_grad."""
+        """Return alpha_c as a share of T_grad."""
         gradient = float(self.constants.gradient_seconds(per_worker_batch))
         return self.constants.alpha_c / gradient if gradient > 0 else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Steps to a study's target by batch size, for the settings of a timing row.
-
-    measured: None for a batch size that was tried without success. s_min, b_crit: of the law of batch sizes; None if it
-    is not identified.
-    """
+    """Steps to a study's target by batch size, for the settings of a timing row."""
 
     target: float
-    measured: Mapping[int, float | None]
-    s_min: float | None
-    b_crit: float | None
+    measured: Mapping[int, float | None]  # None for a batch size that was tried without success
+    s_min: float | None  # of the law of batch sizes; None if it is not identified
+    b_crit: float | None  # the same
 
     @classmethod
     def of(cls, efficiency: Figure | None, row: Row, target: float) -> "Steps | None":
-        """The steps for a row, or None if those to this target are unknown.
+        """Return the steps for a row, or None if the steps to this target are unknown.
 
         efficiency: from `efficiency.statistical_efficiency`, or None.
         """
@@ -111,7 +103,7 @@ class Steps:
         return any(size == batch_size or most < size < batch_size for size in missed)
 
     def at(self, batch_size: int) -> float | None:
-        """Steps with this batch size. None if they are unknown, or it missed the target."""
+        """Return the steps with this batch size. None if they are unknown, or it missed the target."""
         if batch_size in self.measured or self.missed(batch_size) or self.s_min is None or self.b_crit is None:
             return self.measured.get(batch_size)
         return self.s_min * (1 + self.b_crit / batch_size)
@@ -120,10 +112,10 @@ class Steps:
 def raise_batch(
     law: RowLaw, row: Row, base: Row, enough: Callable[[RowLaw, int, float], bool], steps: Steps | None = None
 ) -> str | None:
-    """`Raise the batch to 512 (256 a worker): predicted 1.6× as fast to 0.9 as the recommended cell.`
+    """Say `Raise the batch to 512 (256 a worker): predicted 1.6× as fast to 0.9 as the recommended cell.`
 
     If steps to the target are known, it names the doubling of the row's batch that reaches it soonest, or says that
-    none is sooner than the recommended cell, whose timing row the base is. Else it names the smallest that is enough,
+    none is sooner than the recommended cell, whose timing row is the base. Else it names the smallest that is enough,
     or the largest whose share a worker was timed, with its gain in examples a second. It never names one that missed
     the target. None if no such batch is predicted to bring much.
     """

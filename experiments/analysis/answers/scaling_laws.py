@@ -32,13 +32,10 @@ CURVE_POINTS_PER_DOUBLING = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """Sizes that differ only in the number of workers.
+    """Sizes that differ only in the number of workers."""
 
-    scaling: strong or weak. constant: the batch size, or the batch a worker.
-    """
-
-    scaling: str
-    constant: float
+    scaling: str  # strong or weak
+    constant: float  # the batch size, or the batch a worker
     sizes: tuple[TimedSize, ...]
 
     @property
@@ -59,7 +56,7 @@ class Line:
 
 
 def usl_part(steps: Sequence[TimedSteps]) -> Figure:
-    """The `usl` of `summary.json`, from `throughput.timed_steps`, whose first combination stands first.
+    """Return the `usl` of `summary.json`, from `throughput.timed_steps`, whose first combination stands first.
 
     Returns:
         `{of, fits, scale, sigma, kappa, peak_gpus, flagged, others}`, or missing with a why. The top level repeats the
@@ -93,9 +90,9 @@ def _part(steps: TimedSteps) -> Figure:
 
 
 def lines_of(sizes: Sequence[TimedSize]) -> list[Line]:
-    """Every line of two or more numbers of workers: the longest first, strong before weak, large before small.
+    """Return every line of two or more numbers of workers: the longest first, strong before weak, large before small.
 
-    If a size was timed within a node and across nodes, the one within stands.
+    If a size was timed within a node and across nodes, the timing within a node counts.
     """
     groups: dict[tuple[str, float], dict[int, TimedSize]] = {}
     for size in sorted(sizes, key=lambda size: (size.num_gpus, size.across_nodes)):
@@ -159,7 +156,7 @@ def _serial(fitted: Callable[[], Estimate], why: str | None) -> Figure:
 
 
 def _curve(law: Usl, most: int) -> list[dict[str, Any]]:
-    """The law's throughput with its band, from one worker to twice the most that were timed, evenly in logarithms.
+    """Draw the law's throughput with its band, from one worker to twice the most that were timed, evenly in logarithms.
 
     A law that the timings reject ends where they do.
     """

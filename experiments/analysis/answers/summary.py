@@ -52,7 +52,7 @@ def summarise(
     *,
     include_flagged: bool = False,
 ) -> dict[str, Any]:
-    """Everything the trials say, as strict JSON data: no NaN, no infinity. What is missing is null with a why.
+    """Summarise the trials as strict JSON data: no NaN, no infinity. What is missing is null with a why.
 
     trials: lines of `trials.jsonl`, any number of them, ended in any way. wall_seconds: of the whole study, None if it
     is unknown. include_flagged: fit laws also to timings whose flags say that they were disturbed.
@@ -72,7 +72,7 @@ def summarise_cells(
     include_flagged: bool = False,
     by_target: Mapping[float, TargetTimes] | None = None,
 ) -> dict[str, Any]:
-    """`summarise` for cells that `gather` has made already. by_target: from `times_to`, if made already too."""
+    """Summarise cells that `gather` has made already. by_target: from `times_to`, if made already too."""
     trials = usable(trials)
     lines = trials.lines
     metric = StudyMetric.of(spec.workload)
@@ -140,10 +140,10 @@ def predict(
     price: float | None = None,
     most_workers: int = MOST_WORKERS,
 ) -> Figure:
-    """The `predictions` of a study alone, as `predictions.predictions_part` gives them.
+    """Return the `predictions` of a study alone, as `predictions.predictions_part` gives them.
 
-    recommendation: from `recommend`. The settings of its choice are predicted, for its target; where it has none, for
-    the hardest that is known well enough. price: of a GPU-hour. most_workers: up to which to predict.
+    recommendation: from `recommend`. The settings of its choice are predicted, for its target. Without a choice, the
+    target is the hardest that is known well enough. price: of a GPU-hour. most_workers: up to which to predict.
     """
     cells = gather(plan, trials, StudyMetric.of(spec.workload))
     throughput = throughput_part(timed_steps(cells, recommendation=recommendation))
@@ -180,7 +180,7 @@ def _why_no_scaling(rows: Sequence[Row]) -> str:
 
 
 def failures(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """Trials that did not finish, grouped by how they ended and the message: status, kind, message, rank, trials.
+    """Group the trials that did not finish by how they ended and the message: status, kind, message, rank, trials.
 
     The most frequent group stands first. There are at most `SHOWN_FAILURES`.
     """
@@ -196,7 +196,7 @@ def failures(trials: Sequence[Trial]) -> list[dict[str, Any]]:
 
 
 def caveats(rows: Sequence[Row], counts: Mapping[str, int], metric: StudyMetric) -> list[tuple[str, str | None]]:
-    """What a reader must know before believing the figures: kinds and sentences, None for those that don't apply.
+    """Return what a reader must know before believing the figures: kinds, and sentences or None.
 
     The kind of a flag's caveat is the flag.
     """

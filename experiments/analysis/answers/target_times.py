@@ -1,4 +1,4 @@
-"""The times of all cells to a target, beside what was measured, and their ratios with limits that hold at once."""
+"""The estimated and measured times of all cells to a target, and their ratios with simultaneous limits."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,16 +22,16 @@ from scalestudy.experiments.spec.study_spec import StudySpec
 Option = Mapping[str, Any]
 """A row of `TargetTimes` whose seconds are known."""
 NO_RATIO = 1e-12
-"""Standard deviation of a ratio's logarithm below which it is known."""
+"""Standard deviation of a ratio's logarithm below which the ratio counts as exact."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetTimes:
-    """The times of all cells to one target. rows: as `times_to` says, in the cells' order. times: what they rest on."""
+    """The times of all cells to one target."""
 
     target: float
-    rows: Sequence[dict[str, Any]]
-    times: Times
+    rows: Sequence[dict[str, Any]]  # as `times_to` says, in the cells' order
+    times: Times  # what they rest on
 
     @property
     def options(self) -> list[dict[str, Any]]:
@@ -42,10 +42,10 @@ class TargetTimes:
 def times_to(
     spec: StudySpec, cells: Sequence[Cell], targets: Sequence[float], price: float | None = None
 ) -> dict[float, TargetTimes]:
-    """The times of all cells to each target: measured, and estimated from all cells of a combination together.
+    """Time all cells to each target: measured, and estimated from all cells of a combination together.
 
-    Rows are those of `targets.target_row` with what was measured as `measured_seconds`; seconds, worker_seconds, cost
-    and interval (90 %) are estimates, null with a why in a cell whose median over seeds is not known.
+    Rows come from `targets.target_row`, with what was measured as `measured_seconds`; seconds, worker_seconds, cost and
+    interval (90 %) are estimates, null with a why in a cell whose median over seeds is not known.
     """
     if not targets:
         return {}
@@ -62,7 +62,7 @@ def times_to(
 
 
 def _joined(cells: Sequence[Cell], target: float, parts: Sequence[Times], price: float | None) -> TargetTimes:
-    """parts: the estimates of each combination."""
+    """Join the estimates of each combination (`parts`)."""
     times = Times.joined(parts)
     ends = np.quantile(times.draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0) if times.labels else np.empty((2, 0))
     found = {label: place for place, label in enumerate(times.labels)}
@@ -98,7 +98,10 @@ def _joined(cells: Sequence[Cell], target: float, parts: Sequence[Times], price:
 
 
 def pareto(options: Sequence[Option]) -> list[Option]:
-    """Options that no other beats in both seconds and worker-seconds, fastest first. Of equals the first stays."""
+    """Return the options that no other beats in both seconds and worker-seconds, fastest first.
+
+    Of equals the first stays.
+    """
     front: list[Option] = []
     for option in sorted(options, key=lambda option: (option["seconds"], option["worker_seconds"])):
         if not front or option["worker_seconds"] < front[-1]["worker_seconds"]:
@@ -108,17 +111,17 @@ def pareto(options: Sequence[Option]) -> list[Option]:
 
 @dataclass(frozen=True, kw_only=True)
 class Ratios:
-    """The options' times compared. draws, learnt: (k, c), as of `Times`; place: of each option in c, by its label."""
+    """The options' times compared."""
 
     options: Sequence[Option]
-    draws: Vector
-    learnt: Vector
-    place: Mapping[str, int]
+    draws: Vector  # (k, c), from `Times`
+    learnt: Vector  # (k, c), from `Times`
+    place: Mapping[str, int]  # of each option in c, by its label
     tolerance: float
 
     @classmethod
     def of(cls, options: Sequence[Option], times: Times, tolerance: float) -> "Ratios":
-        """For options that are among the times. tolerance: how much longer than the fastest is near enough."""
+        """Compare options that are among the times. tolerance: how much longer than the fastest is near enough."""
         known = {label: place for place, label in enumerate(times.labels)}
         return cls(
             options=options,
@@ -134,7 +137,7 @@ class Ratios:
         return min(self.options, key=lambda option: (option["seconds"], option["worker_seconds"]))
 
     def limits(self, others: Sequence[Option], base: Option, *, power: int = 0, sides: Literal[1, 2] = 1) -> Vector:
-        """Lower and upper limits of the logarithms of ratios to the base option (2, others): 90 %, all at once.
+        """Return lower and upper limits of the logarithms of ratios to the base option (2, others): 90 %, all at once.
 
         power: of num_gpus in what is compared, 0 for times and 1 for costs. sides: 1 for upper limits alone.
         """
@@ -170,7 +173,7 @@ class Ratios:
         return min(near, key=lambda option: option["worker_seconds"], default=self.fastest)
 
     def ratio(self, option: Option) -> Figure:
-        """Its time over the fastest's."""
+        """Return its time over the fastest's."""
         value = option["seconds"] / self.fastest["seconds"]
         if option["label"] == self.fastest["label"]:
             return {"value": value, "high": value}
@@ -178,13 +181,16 @@ class Ratios:
         return {"value": value, "high": math.exp(self.limits([option], self.fastest)[1][0]) if high is None else high}
 
     def learnt_share(self, option: Option) -> float:
-        """Of the variance of its ratio to the fastest, the part that comes of the steps to the target, 0 to 1."""
+        """Return the share of the variance of its ratio to the fastest that the steps to the target cause, 0 to 1."""
         columns = [self.place[option["label"]], self.place[self.fastest["label"]]]
         learnt, whole = (float((part[:, columns] @ [1, -1]).var()) for part in (self.learnt, self.draws))
         return min(learnt / max(whole, NO_RATIO**2), 1.0)
 
     def ties(self, option: Option, role: str) -> list[str]:
-        """Labels of the options that it can't be told apart from in what the role is about, the nearest first."""
+        """Return labels of the options that it can't be told apart from, the nearest first.
+
+        The role decides the figure that is compared.
+        """
         figure = "worker_seconds" if role == "cheapest" else "seconds"
         others = sorted(
             (other for other in self.options if other["label"] != option["label"]), key=lambda other: other[figure]

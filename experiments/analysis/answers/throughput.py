@@ -48,25 +48,21 @@ NO_PHASES = "phases were not measured: waiting for data is part of the other con
 
 @dataclass(frozen=True, kw_only=True)
 class StepTiming:
-    """What one trial says about a step.
-
-    examples: of all workers, the mean over an epoch, whose last step may be smaller. data_seconds: those of its seconds
-    that waited for data; None if phases were not measured.
-    """
+    """What one trial says about a step."""
 
     seconds: float
-    examples: float
-    data_seconds: float | None
+    examples: float  # of all workers, the mean over an epoch, whose last step may be smaller
+    data_seconds: float | None  # the part of its seconds that waited for data; None if phases were not measured
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimedSize:
-    """The steps of one num_gpus and batch size. timings: one or more repeats."""
+    """The steps of one num_gpus and batch size."""
 
     num_gpus: int
     batch_size: int
     nodes: int
-    timings: tuple[StepTiming, ...]
+    timings: tuple[StepTiming, ...]  # one or more repeats
 
     @property
     def across_nodes(self) -> bool:
@@ -96,7 +92,7 @@ class TimedSize:
         return tuple(timing.examples / timing.seconds for timing in self.timings)
 
     def place(self, *, with_data: bool) -> Place:
-        """The size as a law takes it. with_data: whether the wait for data is separate."""
+        """Return the size as a law takes it. with_data: whether the wait for data is separate."""
         return Place(
             num_gpus=self.num_gpus,
             per_worker_batch=self.per_worker_batch,
@@ -108,16 +104,12 @@ class TimedSize:
 
 @dataclass(frozen=True, kw_only=True)
 class TimedSteps:
-    """The timed sizes of one combination of swept keys.
+    """The timed sizes of one combination of swept keys."""
 
-    of: the combination's label. left_out: how many trials each flag kept out. flagged: whether trials with such a flag
-    are among the timings.
-    """
-
-    of: str
+    of: str  # the combination's label
     sizes: tuple[TimedSize, ...]
-    left_out: Mapping[str, int]
-    flagged: bool
+    left_out: Mapping[str, int]  # how many trials each flag kept out
+    flagged: bool  # whether trials with such a flag are among the timings
 
     @cached_property
     def phases_measured(self) -> bool:
@@ -141,10 +133,12 @@ class TimedSteps:
 def timed_steps(
     cells: Sequence[Cell], *, include_flagged: bool = False, recommendation: Figure | None = None
 ) -> list[TimedSteps]:
-    """A study's step timings by combination of swept keys: the recommended cell's first, then by number of timings.
+    """Return a study's step timings by combination of swept keys.
 
-    cells: from `cells.gather`. include_flagged: whether to use timings that a flag puts in doubt.
-    recommendation: from `recommendation.choose`.
+    The recommended cell's stands first, then the one of most timings.
+
+    cells: from `cells.gather`. include_flagged: whether to use timings that a flag puts in doubt. recommendation: from
+    `recommendation.choose`.
     """
     found = [_timed_steps(combination, include_flagged) for combination in combinations(cells, recommendation)]
     choice = (recommendation or {}).get("choice")
@@ -171,7 +165,7 @@ def _timed_steps(combination: Combination, include_flagged: bool) -> TimedSteps:
 
 
 def _trials(cells: Sequence[Cell]) -> Iterator[tuple[Cell, Trial]]:
-    """The trials that timings are taken from, each once, though all learning rates share timing runs."""
+    """Return the trials that timings are taken from, each once, though all learning rates share timing runs."""
     seen: set[str] = set()
     for cell in cells:
         if not cell.timings:
@@ -183,7 +177,7 @@ def _trials(cells: Sequence[Cell]) -> Iterator[tuple[Cell, Trial]]:
 
 
 def step_timing(trial: Trial) -> StepTiming | None:
-    """The time of a trial's steps, or None if no epoch has credible steps, examples and time.
+    """Return the time of a trial's steps, or None if no epoch has credible steps, examples and time.
 
     For a training these are medians over its epochs. For a timing run, whose epochs differ in length, they are means
     over its steps.
@@ -226,7 +220,7 @@ def _of_timing_run(trial: Trial) -> StepTiming | None:
 
 
 def throughput_part(steps: Sequence[TimedSteps]) -> Figure:
-    """The `throughput_model` of `summary.json`, from `timed_steps`, whose first combination stands first.
+    """Return the `throughput_model` of `summary.json`, from `timed_steps`, whose first combination stands first.
 
     Returns:
         `{of, alpha_c, beta_c, alpha_r, beta_r, gamma, data_seconds, alpha_n, beta_n, median_error, held_out, misfit,
@@ -237,8 +231,7 @@ def throughput_part(steps: Sequence[TimedSteps]) -> Figure:
         beta_n are null unless workers spanned nodes. data_seconds is the median over the sizes with their range; the
         other constants are fitted beside each size's own. median_error is the law's relative error at sizes that it was
         not fitted to, null if none could be `held_out`. misfit: sizes differ from the law by more than their repeats
-        explain, so that
-        intervals are those of the sizes.
+        explain, so that intervals are over the sizes.
 
         A point has `num_gpus`, `batch_size`, `per_worker_batch` (as timed, since the last step of an epoch may be
         smaller), `nodes` and `across_nodes`, `data_seconds`, measured_seconds (geometric mean of n repeats, one that is
@@ -305,7 +298,7 @@ def _point(size: TimedSize, place: Place, times: StepTimes) -> dict[str, Any]:
 
 
 def times_of(part: Mapping[str, Any]) -> StepTimes:
-    """The law of a part that is there, for the time of any other step."""
+    """Return the law of a part that is there, for the time of any other step."""
     law = part["law"]
     places = tuple(
         Place(
@@ -328,6 +321,6 @@ def times_of(part: Mapping[str, Any]) -> StepTimes:
 
 
 def part_of_combination(part: Mapping[str, Any], of: str) -> Mapping[str, Any] | None:
-    """The part of one combination of swept keys, itself or one of the others. None if it is missing."""
+    """Return the part of one combination of swept keys, from the part or its `others`. None if it is missing."""
     alike = [each for each in (part, *(part.get("others") or ())) if each.get("of") == of and present(each)]
     return alike[0] if alike else None

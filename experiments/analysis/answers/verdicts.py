@@ -1,9 +1,9 @@
 """Why it does not get faster: verdicts, each with its evidence, threshold and remedy (docs/formulas.md §8).
 
-Verdicts on the timings themselves (`DOUBTS`) look at all of them. Causes (`CAUSES`) are looked for where the
-recommended cell was timed, or, where none is recommended, the cell of the best metric. Where that cell has one worker,
-they are looked for also at the next larger num_gpus at its batch size, which tells why more workers are not
-recommended. The worst of many noisy places would always show some cause.
+Verdicts on the timings themselves (`DOUBTS`) judge all of them. Causes (`CAUSES`) are searched where the recommended
+cell was timed, or, where none is recommended, the cell of the best metric. Where that cell has one worker, they are
+looked for also at the next larger num_gpus at its batch size, which shows why more workers are not recommended. The
+worst of many noisy places would always show some cause.
 """
 
 import math
@@ -26,7 +26,7 @@ FIXED_SHARE = 0.5
 STRAGGLER_RATIO = 1.15
 UNSTEADINESS = 0.2
 SURE = 0.94
-"""Of the intervals: at 90 % so many figures are judged that a healthy study has a verdict too often."""
+"""Level of the intervals. At 90 %, with so many figures judged, a healthy study gets a verdict too often."""
 SHARDED_HALFWAY = 0.5
 """Above this point between falling with the workers and staying constant, steps count as not falling."""
 Verdict = dict[str, Any]
@@ -34,21 +34,17 @@ Verdict = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What verdicts are judged by.
+    """What verdicts are judged by."""
 
-    rows: all timing rows that have a time. places: those where causes are looked for, the judged cell's first: the
-    recommended one if there is one, else that of the best metric. judged: as words name that cell.
-    throughput: from `throughput.throughput_part`. efficiency: from `efficiency.statistical_efficiency`. in_steps: a
-    period has the same steps for any number of workers, and so does not show that the data are divided among them.
-    """
-
-    rows: Sequence[Row]
+    rows: Sequence[Row]  # all timing rows that have a time
     places: Sequence[Row]
-    judged: str
+    """Where causes are searched, the judged cell's first: the recommended cell, or else the cell of the best metric."""
+    judged: str  # the words for that cell
     recommendation: Figure
-    throughput: Figure | None
-    efficiency: Figure | None
+    throughput: Figure | None  # from `throughput.throughput_part`
+    efficiency: Figure | None  # from `efficiency.statistical_efficiency`
     in_steps: bool = False
+    """A period has the same steps for any number of workers, so it does not show that they share the data."""
 
     @classmethod
     def of(
@@ -60,7 +56,10 @@ class Case:
         *,
         in_steps: bool = False,
     ) -> "Case":
-        """recommendation: from `recommendation.choose`. Where it names no cell there are no places."""
+        """Gather the case. Without a recommended cell it has no places.
+
+        recommendation: from `recommendation.choose`.
+        """
         recommended = present(recommendation["recommended"])
         cell = recommendation["recommended" if recommended else "choice"]
         places = [row for row in rows if cell.get("label") in row["cells"]]
@@ -90,10 +89,10 @@ class Case:
         figure: str,
         compared: Mapping[str, Row] | None = None,
     ) -> dict[str, float]:
-        """The values, by label, that are above a threshold and whose interval is above half of it.
+        """Return the values, by label, that are above a threshold and whose interval is above half of it.
 
-        Half of what a threshold exceeds is healthy: of a ratio of 1.2 that is 1.1. figure: whose `scatter` makes the
-        interval; without repeats there is none. compared: by label, the row that a ratio is taken to.
+        Half means half of the excess over a healthy value: for a ratio of 1.2 that is 1.1. figure: whose `scatter`
+        makes the interval; without repeats there is none. compared: by label, the row that a ratio is taken to.
         """
         healthy = threshold / 2 if threshold < 1 else (1 + threshold) / 2
         pooled = Scatter.pooled(row["scatter"][figure] for row in _sound(self.rows) or self.rows)
@@ -107,16 +106,16 @@ class Case:
         return found
 
     def row(self, label: str) -> Row:
-        """The row of this label."""
+        """Return the row of this label."""
         return next(row for row in self.rows if row["label"] == label)
 
     def where(self, label: str) -> str:
-        """The place as words name it."""
+        """Return the words that name the place."""
         chosen = self.places[0]["label"]
         return label if label == chosen else f"{label}, the next larger num_gpus after {self.judged} {chosen}"
 
     def larger_batch(self, label: str, enough: Callable[[RowLaw, int, float], bool]) -> str | None:
-        """`remedies.raise_batch` for a place; None too where no cell is recommended that a gain could be taken to."""
+        """Return `remedies.raise_batch` for a place; None too without a recommended cell to compare the gain with."""
         row, target = self.row(label), self.recommendation["target"]
         law = RowLaw.of(self.throughput, row)
         if law is None or not present(self.recommendation["recommended"]):
@@ -131,7 +130,7 @@ Rule = Callable[[Case], Verdict | None]
 
 
 def verdicts(case: Case) -> list[Verdict]:
-    """Every verdict that holds. Those that put the timings themselves in doubt stand first.
+    """Return every verdict that holds. Verdicts that put the timings themselves in doubt stand first.
 
     If a cause is seen in timings with flags, its words say so.
     """
@@ -140,7 +139,7 @@ def verdicts(case: Case) -> list[Verdict]:
 
 
 def _flagged(verdict: Verdict, case: Case) -> Verdict:
-    """The verdict with the flags of the timings that it rests on."""
+    """Return the verdict with the flags of the timings that it rests on."""
     flags = sorted({flag for label in verdict["cells"] for flag in DOUBTFUL & set(case.row(label)["flags"])})
     if not flags:
         return verdict
@@ -148,18 +147,18 @@ def _flagged(verdict: Verdict, case: Case) -> Verdict:
 
 
 def oversubscribed(case: Case) -> Verdict | None:
-    """There were more threads than cores, as the trials are flagged."""
+    """Find places with more threads than cores, as the trials are flagged."""
     remedy = "Lower resources.cpus_per_worker or num_gpus, or use more cores."
     return _by_flag(case.rows, "oversubscribed", "oversubscribed", remedy)
 
 
 def disturbed(case: Case) -> Verdict | None:
-    """Trials shared a node with others while they were timed."""
+    """Find trials that shared a node with others while they were timed."""
     return _by_flag(case.rows, "shared_node", "disturbed", "Set resources.exclusive: true and run again.")
 
 
 def _by_flag(rows: Sequence[Row], flag: str, cause: str, remedy: str) -> Verdict | None:
-    """The verdict for a flag on some rows. It has no threshold, and its words name every row."""
+    """Return the verdict for a flag on some rows. It has no threshold, and its words name every row."""
     flagged = {row["label"]: 1.0 for row in rows if flag in row["flags"]}
     if not flagged:
         return None
@@ -167,7 +166,7 @@ def _by_flag(rows: Sequence[Row], flag: str, cause: str, remedy: str) -> Verdict
 
 
 def unsteady(case: Case) -> Verdict | None:
-    """Runs of the same steps scatter by more than 20 %, over all places that no flag explains."""
+    """Find runs of the same steps that scatter by more than 20 %, over all places that no flag explains."""
     explained = {"shared_node", "shared_gpu", "throttled"}
     scatters = {row["label"]: row["scatter"]["seconds"] for row in case.rows if not explained & set(row["flags"])}
     pooled = Scatter.pooled(scatters.values())
@@ -184,7 +183,10 @@ def unsteady(case: Case) -> Verdict | None:
 
 
 def not_sharded(case: Case) -> Verdict | None:
-    """Steps an epoch do not fall as workers rise at the same batch a worker: each worker goes through all the data."""
+    """Find data that are not sharded: each worker goes through all of them.
+
+    Then steps an epoch do not fall as workers rise at the same batch a worker.
+    """
     groups: dict[str, list[Row]] = {}
     for row in case.rows:
         if row.get("steps") and not case.in_steps:
@@ -210,7 +212,7 @@ def not_sharded(case: Case) -> Verdict | None:
 
 
 def straggler(case: Case) -> Verdict | None:
-    """The slowest worker's compute exceeds 1.15 × the median worker's."""
+    """Find a slowest worker whose compute exceeds 1.15 × the median worker's."""
     several = {row["label"]: row["straggler_ratio"] for row in case.places if row["params"]["num_gpus"] > 1}
     evidence = case.above(several, STRAGGLER_RATIO, "straggler_ratio")
     if not evidence:
@@ -225,7 +227,7 @@ def straggler(case: Case) -> Verdict | None:
 
 
 def data_wait(case: Case) -> Verdict | None:
-    """Exposed wait for data takes more than 15 % of a step."""
+    """Find places where exposed wait for data takes more than 15 % of a step."""
     evidence = case.above({row["label"]: phase_share(row, "data") for row in case.places}, DATA_SHARE, "data")
     if not evidence:
         return None
@@ -236,7 +238,7 @@ def data_wait(case: Case) -> Verdict | None:
 
 
 def allreduce(case: Case) -> Verdict | None:
-    """With several workers, exposed gradient synchronisation takes more than 15 % of a step."""
+    """Find places of several workers where exposed gradient synchronisation takes more than 15 % of a step."""
     several = [row for row in case.places if row["params"]["num_gpus"] > 1]
     shares = {row["label"]: phase_share(row, "gradient_sync") for row in several}
     evidence = case.above(shares, SYNC_SHARE, "gradient_sync")
@@ -258,7 +260,10 @@ def allreduce(case: Case) -> Verdict | None:
 
 
 def small_batch_per_worker(case: Case) -> Verdict | None:
-    """Seconds per example at m = B/K exceed 1.25 × those at the largest m of the same other settings."""
+    """Find places where a worker's batch is small.
+
+    Its seconds per example at m = B/K exceed 1.25 × those at the largest m of the same other settings.
+    """
     largest: dict[str, Row] = {}
     for row in sorted(_sound(case.rows) or case.rows, key=lambda row: row["per_worker_batch"]):
         if _seconds_per_example(row):
@@ -295,7 +300,7 @@ def small_batch_per_worker(case: Case) -> Verdict | None:
 
 
 def fixed_cost(case: Case) -> Verdict | None:
-    """alpha_c exceeds 50 % of T_grad, and by its interval half of that, if the law of a step's time knows alpha_c."""
+    """Find an alpha_c above 50 % of T_grad, and by its interval above 25 %, if the law of a step's time knows it."""
     evidence = {}
     for row in case.places:
         law = RowLaw.of(case.throughput, row)
@@ -321,7 +326,7 @@ def fixed_cost(case: Case) -> Verdict | None:
 
 
 def phase_share(row: Row, phase: str) -> float | None:
-    """A phase's share of a step, 0 to 1, or None if phases were not measured."""
+    """Return a phase's share of a step, 0 to 1, or None if phases were not measured."""
     if not present(row["step_seconds"]):
         return None
     total = sum(row["step_seconds"][name] for name in PHASES)
@@ -329,22 +334,22 @@ def phase_share(row: Row, phase: str) -> float | None:
 
 
 def _sound(rows: Sequence[Row]) -> list[Row]:
-    """The rows that no flag puts in doubt."""
+    """Return the rows that no flag puts in doubt."""
     return [row for row in rows if not DOUBTFUL & set(row["flags"])]
 
 
 def _seconds_per_example(row: Row) -> float:
-    """0 if it was not measured."""
+    """Return the seconds per example; 0 if they were not measured."""
     return float(row["seconds_per_example"]["value"] or 0.0)
 
 
 def _alike(row: Row) -> str:
-    """What rows share that differ only in a worker's part of the batch."""
+    """Return what rows share that differ only in a worker's part of the batch."""
     return key_of(row["params"], ("num_gpus", "batch_size"))
 
 
 def _verdict(cause: str, words: str, remedy: str, threshold: float | None, evidence: dict[str, float]) -> Verdict:
-    """evidence: by label; the words name the first."""
+    """Make the verdict. evidence: by label; the words name the first."""
     return {
         "cause": cause,
         "words": words,

@@ -1,4 +1,4 @@
-"""The laws of docs/formulas.md as pure mathematics: arrays in, small records out, no word of studies.
+"""The laws of docs/formulas.md as pure mathematics: arrays in, small records out. They know nothing of studies.
 
 Imports NumPy and SciPy only.
 """

@@ -21,27 +21,27 @@ REGIME_LIMIT = 4.0
 as flat: the steps are at most 1/4 above the fewest. Shallue et al. 2018 (arXiv 1811.03600) name these regimes without
 limits."""
 LEAST_SIZES = 3
-"""Any two batch sizes lie on some curve of the law."""
+"""Fewest batch sizes for a fit. Any two lie on some curve of the law."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLaw:
-    """The fitted law. s_min: steps. e_min, b_crit: examples.
+    """The fitted law.
 
     If steps fall over all batch sizes tried, S_min does not show. b_crit has only a lower end then, maybe infinite.
     """
 
     fit: Fit
-    s_min: Estimate
-    e_min: Estimate
-    b_crit: Estimate
+    s_min: Estimate  # steps
+    e_min: Estimate  # examples
+    b_crit: Estimate  # examples
 
     def steps(self, batch_size: float) -> float:
-        """Steps to the target by the law."""
+        """Return the steps to the target by the law."""
         return float(self.fit.values[0] + self.fit.values[1] / batch_size)
 
     def regime(self, batch_size: float) -> Regime | None:
-        """The regime of a batch size. None if B_crit is not identified and its interval allows several."""
+        """Return the regime of a batch size. None if B_crit is not identified and its interval allows several."""
         if self.b_crit.identified:
             return regime_of(batch_size, self.b_crit.value)
         ends = {regime_of(batch_size, self.b_crit.low or 0.0), regime_of(batch_size, self.b_crit.high or math.inf)}
@@ -49,16 +49,16 @@ class BatchLaw:
 
 
 def regime_of(batch_size: float, b_crit: float) -> Regime:
-    """The regime of a batch size by `REGIME_LIMIT`. b_crit: examples, from 0 to infinity."""
+    """Return the regime of a batch size by `REGIME_LIMIT`. b_crit: examples, from 0 to infinity."""
     if batch_size * REGIME_LIMIT <= b_crit:
         return "perfect scaling"
     return "flat" if batch_size >= b_crit * REGIME_LIMIT else "diminishing returns"
 
 
 def fit_batch_law(batch_sizes: ArrayLike, steps: ArrayLike) -> BatchLaw:
-    """The law through the steps that each batch size took, one figure for each.
+    """Fit the law through the steps that each batch size took, one figure for each.
 
-    Seeds are not figures of their own. A batch size misses the law mainly by its tuning, which affects all its seeds.
+    Seeds are not separate figures. A batch size misses the law mainly by its tuning, which affects all its seeds.
     Intervals from independent seeds would hold the truth too rarely.
 
     Args:
@@ -85,20 +85,23 @@ def fit_batch_law(batch_sizes: ArrayLike, steps: ArrayLike) -> BatchLaw:
 
 
 def _above_zero(estimate: Estimate, name: str) -> Estimate:
-    """A limit that may be zero is not identified, even if it hardly changes the measured steps."""
+    """Mark a limit that may be zero as not identified, even if it hardly changes the measured steps."""
     if estimate.low or not estimate.identified:
         return estimate
     return replace(estimate, identified=False, why=f"{name} is at most {estimate.high:.3g}, and may be far less")
 
 
 def _parameter(name: str, figures: np.ndarray) -> Parameter:
-    """A parameter from zero to twice the largest figure. Fits begin where it explains most of the least, and little."""
+    """Make a parameter from zero to twice the largest figure.
+
+    Fits begin where it explains most of the least figure, and little of it.
+    """
     least, most = float(np.min(figures)), float(np.max(figures))
     return Parameter(name=name, low=0.0, high=2 * most, starts=(0.9 * least, 0.1 * least))
 
 
 def _inverse_of_ratio(fitted: Fit) -> Estimate:
-    """B_crit if S_min may be zero. 1/B_crit then has an interval around zero, so B_crit has a lower end."""
+    """Return B_crit if S_min may be zero. 1/B_crit then has an interval around zero, so B_crit has a lower end."""
     inverse = fitted.predict(lambda values: float(values[0] / values[1]), "1/B_crit")
     low = 1 / inverse.high if inverse.high else None
     high = 1 / inverse.low if inverse.low else None

@@ -26,22 +26,22 @@ Model = Callable[[Vector], Vector]
 LEVEL = 0.90
 """Nominal coverage of the intervals."""
 WIDEST_RATIO = 10.0
-"""Upper over lower limit from which on a parameter is not identified: not even its order of magnitude is known."""
+"""Upper over lower limit. From this ratio on, a parameter is not identified: its order of magnitude is unknown."""
 NEGLIGIBLE = 0.1
 """A parameter that may be zero is known well enough if half its interval changes no prediction by more than this
 share. It is then too small to matter."""
 UNBOUNDED = 1.0
-"""If half an interval changes some prediction by more than this share, it is beyond what a slope can tell."""
+"""If half an interval changes some prediction by more than this share, a slope can't describe it."""
 MISFIT_LEVEL = 0.99
 """Quantile of F above which places differ from the law by more than their repeats explain."""
 LEAST_NOISE = 1e-4
-"""Standard deviation of repeats, as a share of their value, below which a law is not held against them."""
+"""Least standard deviation of repeats, as a share of their value, that a law is judged by."""
 MOST_ROUNDS = 10
 SETTLED = 0.05
 """Measurements are clipped anew until none moves by this share of their scatter."""
 TOLERANCE = 1e-10
 UNSEEN = 1e-8
-"""Singular values below this can't be told from errors of differences."""
+"""Singular values below this may be errors of differences."""
 STEP = 1e-6
 """Slopes are taken over differences of this share of a parameter, or of its start if it has almost vanished."""
 NEXT_TO_ZERO = 1e-6
@@ -54,15 +54,12 @@ class NoLawError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """A parameter of a law.
-
-    low, high: its bounds; low is 0 if the law also holds without it. starts: where fits begin, above zero.
-    """
+    """A parameter of a law."""
 
     name: str
-    low: float
-    high: float
-    starts: tuple[float, ...]
+    low: float  # its lower bound; 0 if the law also holds without it
+    high: float  # its upper bound
+    starts: tuple[float, ...]  # where fits begin, above zero
 
     @property
     def may_vanish(self) -> bool:
@@ -72,37 +69,34 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A figure with its interval. low and high are None if the data give none. why: what makes it unidentified."""
+    """A figure with its interval."""
 
     value: float
-    low: float | None
+    low: float | None  # None if the data give none, as for high
     high: float | None
     identified: bool = True
-    why: str = ""
+    why: str = ""  # what makes it unidentified
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """A law fitted to measurements.
-
-    values: (p,). covariance: (p, p), of the parameters. noise: standard
-    deviation of one measurement around the law, of its logarithm if the fit is relative; NaN without spare
-    measurements. spare: degrees of freedom of the noise. misfit: places differ from the law by more than their repeats
-    explain; noise and spare are then those of the places. leverage: (p,), the largest relative change of any place's
-    prediction by one unit of a parameter. means: (n,), of the measurements, on the scale of the residuals, clipped.
-    """
+    """A law fitted to measurements."""
 
     parameters: tuple[Parameter, ...]
-    values: Vector
-    covariance: Vector
-    means: Vector
+    values: Vector  # (p,)
+    covariance: Vector  # (p, p), of the parameters
+    means: Vector  # (n,), of the measurements, on the scale of the residuals, clipped
     noise: float
-    spare: int
+    """Standard deviation of one measurement around the law, of its logarithm if the fit is relative; NaN without spare
+    measurements.
+    """
+    spare: int  # degrees of freedom of the noise
     misfit: bool
-    leverage: Vector
+    """Places differ from the law by more than their repeats explain; then noise and spare describe the places."""
+    leverage: Vector  # (p,), the largest relative change of any place's prediction by one unit of a parameter
 
     def estimate(self, name: str) -> Estimate:
-        """A parameter's value and t interval."""
+        """Return a parameter's value and t interval."""
         index = [parameter.name for parameter in self.parameters].index(name)
         parameter, value = self.parameters[index], float(self.values[index])
         if self.spare < 1:
@@ -117,7 +111,7 @@ class Fit:
         return replace(estimate, high=None, why=f"nothing measured bounds {name}")
 
     def predict(self, function: Callable[[Vector], float], name: str = "the prediction") -> Estimate:
-        """A positive figure that follows from the parameters (p,), with its interval by the delta method."""
+        """Return a positive figure that follows from the parameters (p,), with its interval by the delta method."""
         value = float(function(self.values))
         if self.spare < 1:
             return unknown(value, "no measurements to spare")
@@ -131,17 +125,17 @@ class Fit:
 
 
 def unknown(value: float, why: str) -> Estimate:
-    """A figure without an interval."""
+    """Return a figure without an interval."""
     return Estimate(value=value, low=None, high=None, identified=False, why=why)
 
 
 def standard_error(slopes: Vector, covariance: Vector) -> float:
-    """Of a figure with these slopes (p,) over the parameters."""
+    """Return the standard error of a figure with these slopes (p,) over the parameters."""
     return math.sqrt(max(float(slopes @ covariance @ slopes), 0.0))
 
 
 def with_interval(value: float, half: float, name: str, *, low: float = 0.0, high: float = math.inf) -> Estimate:
-    """The estimate with an interval on its logarithm: value · exp(±half / value), cut off at the bounds.
+    """Return the estimate with an interval on its logarithm: value · exp(±half / value), cut off at the bounds.
 
     If that reaches over more than `WIDEST_RATIO`, the figure is not identified. If it then may be zero (low 0), its
     interval is the plain one, value ± half, from zero on.
@@ -172,7 +166,7 @@ def fit(
     *,
     relative: bool = True,
 ) -> Fit:
-    """The parameters whose predictions are nearest to the measurements.
+    """Fit the parameters whose predictions are nearest to the measurements.
 
     Args:
         model: the law at the places measured.
@@ -195,7 +189,7 @@ def fit(
     counts = np.array([len(each) for each in scaled])
     place = np.repeat(np.arange(len(scaled)), counts)
     told = np.concatenate(scaled)
-    lone = np.array([len(each) < ENOUGH_REPEATS for each in repeats])[place]  # only the law tells whether it is far off
+    lone = np.array([len(each) < ENOUGH_REPEATS for each in repeats])[place]  # only the law shows whether it is far off
 
     def scaled_model(values: Vector) -> Vector:
         return scale(model(values))
@@ -229,7 +223,7 @@ def fit(
 def _nearest(
     model: Model, means: Vector, weights: Vector, parameters: Sequence[Parameter], starts: Sequence[tuple[float, ...]]
 ) -> Vector:
-    """Least squares from every start, in log(value − low), less log(high − value) with an upper bound."""
+    """Minimise the squares from every start, in log(value − low), less log(high − value) with an upper bound."""
     low, high = (np.array([getattr(each, side) for each in parameters]) for side in ("low", "high"))
     bounded = np.isfinite(high)
     width = np.where(bounded, high - low, 1.0)
@@ -250,11 +244,11 @@ def _nearest(
 
 
 def _noise(between: float, within: float, places: int, repeats: int, least: float) -> tuple[float, int, bool]:
-    """Variance of one measurement, its degrees of freedom, and whether the law misfits.
+    """Return the variance of one measurement, its degrees of freedom, and whether the law misfits.
 
     between, within: sums of squares of places around the law, and of repeats around their place, with so many degrees
     of freedom. least: standard deviation that repeats have at least. If places scatter more than their repeats explain,
-    the law is not quite true, and repeats of one place miss it together. Then only the places tell how far off it is.
+    the law is not quite true, and repeats of one place miss it together. Then only the places show how far off it is.
     """
     if places + repeats < 1:
         return 0.0, 0, False
@@ -266,7 +260,7 @@ def _noise(between: float, within: float, places: int, repeats: int, least: floa
 
 
 def _inverse(slopes: Vector) -> Vector:
-    """(JᵀJ)⁻¹ by the singular values of J, with columns of length 1.
+    """Return (JᵀJ)⁻¹ by the singular values of J, with columns of length 1.
 
     Directions that no measurement depends on get a very large inverse, so that figures along them have endless
     intervals. Other directions are not affected.

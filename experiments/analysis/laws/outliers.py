@@ -1,10 +1,10 @@
-"""Measurements that are far off, kept from moving a law or an estimate.
+"""How measurements that are far off are kept from moving a law or an estimate.
 
-For a law, a repeat that is far from the others of its place is left out. Where a place has too few repeats to tell,
+For a law, a repeat that is far from the others of its place is left out. Where a place has too few repeats to show it,
 what is far from the law is clipped, and counts as if it were nearer (Huber 1981). A place that is off at all its
-repeats is not touched, so that a law that is not true can be told. For an estimate of a place, its repeats are clipped,
-which does less harm than leaving out one of few; of two, the slower one counts as the other, for what disturbs a run
-makes it slow.
+repeats is not touched, so that a law that is not true shows. For an estimate of a place, its repeats are clipped, which
+does less harm than leaving out one of few; of two, the slower one counts as the other, for what disturbs a run makes it
+slow.
 """
 
 import math
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Vector = NDArray[np.float64]
 
 ENOUGH_REPEATS = 3
-"""From so many on, repeats of a place tell which of them is an outlier."""
+"""With this many repeats or more, a place shows which of them is an outlier."""
 OUTLIER = 6.0
 """Standard deviations from the median of its place beyond which a repeat is left out."""
 CLIPPED = 2.5
@@ -27,13 +27,13 @@ LEAST_SCATTER = 0.01
 """Standard deviation of logarithms below which no repeat is far."""
 PAIR = 2
 ENOUGH_KNOWN = 10
-"""Measurements from which on their scatter is known well enough to judge one of them by it."""
+"""Fewest measurements whose scatter is known well enough to judge one of them by it."""
 NORMAL_MEDIAN = 0.6745
 """Median of the absolute value of a standard normal."""
 
 
 def without_outliers(repeats: Sequence[Vector]) -> list[Vector]:
-    """The repeats of each place without those that are far from its others, where there are enough of them."""
+    """Return the repeats of each place without those that are far from its others, if a place has enough of them."""
     enough = [each if len(each) >= ENOUGH_REPEATS else each[:0] for each in repeats]
     scatter = _scatter(enough)
     if scatter is None:
@@ -45,7 +45,10 @@ def without_outliers(repeats: Sequence[Vector]) -> list[Vector]:
 
 
 def clipped_repeats(repeats: Sequence[Vector]) -> list[Vector]:
-    """The logarithms of each place's repeats, those that are far from its others clipped. Fast ones of two are kept."""
+    """Return the logarithms of each place's repeats, clipped where they are far from its others.
+
+    Of two repeats the fast one is kept.
+    """
     scatter = _scatter(repeats)
     if scatter is None:
         return list(repeats)
@@ -61,7 +64,7 @@ def clipped_repeats(repeats: Sequence[Vector]) -> list[Vector]:
 
 
 def _scatter(repeats: Sequence[Vector]) -> float | None:
-    """The robust standard deviation of a repeat around its place, or None where too few tell."""
+    """Return the robust standard deviation of a repeat around its place, or None if too few repeats show it."""
     off = [np.sort(np.abs(each - np.median(each))) for each in repeats if len(each)]
     off = [each * math.sqrt(PAIR) if len(each) == PAIR else each for each in off]
     known = np.concatenate([np.empty(0), *(each[len(each) % 2 :] for each in off)])  # not the median itself
@@ -69,7 +72,7 @@ def _scatter(repeats: Sequence[Vector]) -> float | None:
 
 
 def clipped(residuals: Vector, parameters: int) -> Vector:
-    """Residuals of a law with so many parameters; of too few, as they are."""
+    """Clip the residuals of a law with so many parameters; too few stay as they are."""
     spare = len(residuals) - parameters
     if spare < ENOUGH_KNOWN:
         return residuals

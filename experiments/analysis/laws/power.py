@@ -16,7 +16,7 @@ from scalestudy.experiments.analysis.laws.least_squares import LEVEL, Estimate, 
 
 LEAST_POINTS = 3
 WIDEST_EXPONENT = 1.0
-"""Length of the exponent's interval above which it is not identified: it can't tell a constant from a linear law."""
+"""Length of the exponent's interval above which it is not identified: a constant and a linear law may both fit."""
 LEAST_PAIRS = 2
 NEXT_TO_ZERO = 1e-15
 """A mean denominator up to this share of the mean numerator counts as zero."""
@@ -24,22 +24,19 @@ NEXT_TO_ZERO = 1e-15
 
 @dataclass(frozen=True, kw_only=True)
 class PowerLaw:
-    """y = factor·x^exponent.
-
-    by_resolution: whether the exponent's interval is set by the ranges of the values, not by their scatter.
-    """
+    """y = factor·x^exponent."""
 
     exponent: Estimate
     factor: float
-    by_resolution: bool
+    by_resolution: bool  # whether the exponent's interval is set by the ranges of the values, not by their scatter
 
     def value(self, x: float) -> float:
-        """y by the law."""
+        """Return y by the law."""
         return self.factor * x**self.exponent.value
 
 
 def fit_power(x: ArrayLike, y: ArrayLike, widths: ArrayLike) -> PowerLaw:
-    """The straight line through log y over log x, by least squares.
+    """Fit the straight line through log y over log x, by least squares.
 
     Values read off a grid may lie on a straight line by chance, and then scatter does not say how well the slope is
     known. So half the interval is the larger of two lengths. One is the t interval of the scatter, with n − 2 degrees
@@ -90,10 +87,10 @@ def _estimate(slope: float, half: float) -> Estimate:
 
 
 def ratio_of_means(numerators: ArrayLike, denominators: ArrayLike) -> Estimate | None:
-    """mean(a)/mean(b) with Fieller's interval (Fieller 1954): ratios R for which mean(a − R·b) may be 0.
+    """Return mean(a)/mean(b) with Fieller's interval (Fieller 1954): ratios R for which mean(a − R·b) may be 0.
 
-    With t the quantile for n − 1 degrees of freedom and s the covariances of a mean, these R solve
-    (ā − R·b̄)² ≤ t² (s_aa − 2R·s_ab + R²·s_bb). They have two ends only if b̄ itself differs from 0.
+    With t the quantile for n − 1 degrees of freedom and s the covariances of a mean, these R solve (ā − R·b̄)² ≤ t²
+    (s_aa − 2R·s_ab + R²·s_bb). They have two ends only if b̄ itself differs from 0.
 
     Args:
         numerators, denominators: (n,), independent pairs.

@@ -25,11 +25,11 @@ Places = NDArray[np.int64]
 SPREADS = tuple(0.0005 * 2.0**power for power in range(11))
 """Standard deviations that are tried, of logarithms: 0.05 to 51 %."""
 LIKELY_NOISE, NOISE_FACTOR = 0.12, 0.8
-"""What noise is taken for before any is measured: its median, and the standard deviation of its logarithm."""
+"""The noise assumed before any is measured: its median, and the standard deviation of its logarithm."""
 LIKELY_DEVIATION, DEVIATION_FACTOR = 0.03, 0.6
-"""The same of the cells' deviations from the law."""
+"""The same for the cells' deviations from the law."""
 GROUP_SHARES = (0.0, 0.3, 0.6, 1.0)
-"""Standard deviations of the groups' effects that are tried, over that of the noise."""
+"""Standard deviations of the groups' effects that are tried, over the noise's."""
 NO_EFFECT = 1e-6
 SLOPE_STEP = 1e-4
 NEGLIGIBLE_WEIGHT = 1e-4
@@ -38,19 +38,15 @@ NEGLIGIBLE_WEIGHT = 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class LinearLaw:
-    """A law that is linear in coefficients: offset + features · coefficients.
+    """A law that is linear in coefficients: offset + features · coefficients."""
 
-    features: (c, p). offset: (c,), what it gives if all coefficients are zero. prior: (p,), standard deviations of the
-    coefficients about zero before anything is measured.
-    """
-
-    features: Vector
-    offset: Vector
-    prior: Vector
+    features: Vector  # (c, p)
+    offset: Vector  # (c,), what it gives if all coefficients are zero
+    prior: Vector  # (p,), standard deviations of the coefficients about zero before anything is measured
 
     @classmethod
     def near(cls, law: Callable[[Vector], Vector], values: Vector, usual: Vector, prior: Vector) -> "LinearLaw":
-        """A law (p,) -> (c,) as it is near these values of its parameters.
+        """Linearise a law (p,) -> (c,) near these values of its parameters.
 
         usual, prior: means and standard deviations of the parameters before anything is measured.
         """
@@ -61,27 +57,25 @@ class LinearLaw:
 
 @dataclass(frozen=True, kw_only=True)
 class _Point:
-    """The posterior at one point of the grid, where noise is the standard deviation of a measurement, effect a group's.
+    """The posterior at one point of the grid.
 
-    lower, half: of the coefficients and the groups' effects together, whose precision is lower · lowerᵀ and whose mean
-    is lower⁻ᵀ · half. own, precision (c,): a cell's deviation is normal with this precision; its mean is own if those
-    are zero.
+    A cell's deviation from the law is normal. Coefficients and groups' effects are normal together.
     """
 
-    noise: float
-    effect: float
-    lower: Vector
-    half: Vector
-    own: Vector
-    precision: Vector
+    noise: float  # standard deviation of a measurement
+    effect: float  # standard deviation of a group's effect
+    lower: Vector  # lower · lowerᵀ is the precision of coefficients and effects
+    half: Vector  # lower⁻ᵀ · half is their mean
+    own: Vector  # (c,), the mean of the deviations if coefficients and effects are zero
+    precision: Vector  # (c,), of the deviations
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shrunk:
-    """The posterior of the cells' values: a mixture of the points of the grid. rows: (c, p + g), of the design."""
+    """The posterior of the cells' values: a mixture of the points of the grid."""
 
     law: LinearLaw
-    rows: Vector
+    rows: Vector  # (c, p + g), of the design
     weights: list[float]
     points: list[_Point]
 
@@ -102,12 +96,12 @@ class Shrunk:
 
     @cached_property
     def scatter(self) -> float:
-        """The same of a measurement in a group of its own: noise and the group's effect together."""
+        """The same for a measurement that is alone in its group: noise and the group's effect together."""
         both = [math.log(math.hypot(point.noise, point.effect)) for point in self.points]
         return math.exp(float(np.average(both, weights=self.weights)))
 
     def draws(self, cells: Places, count: int, generator: np.random.Generator) -> Vector:
-        """Draws of the values of some cells together (count, cells). A cell that is named twice is drawn once."""
+        """Draw the values of some cells together (count, cells). A cell that is named twice is drawn once."""
         cells, named = np.unique(cells, return_inverse=True)
         shares = generator.multinomial(count, self.weights)
         drawn = [(point, share) for point, share in zip(self.points, shares, strict=True) if share]
@@ -119,7 +113,7 @@ class Shrunk:
             first += share
 
         def of_each(values: Iterable[Vector]) -> Vector:
-            """By draw, what its point has."""
+            """Return, by draw, the value of its point."""
             return np.repeat(np.array(list(values)), [share for _, share in drawn], axis=0)
 
         upper = of_each(point.lower.T for point, _ in drawn)
@@ -134,7 +128,7 @@ class Shrunk:
 
 
 def shrink(values: Vector, cells: Places, law: LinearLaw, groups: Places | None = None) -> Shrunk:
-    """The posterior of the values of all cells, measured or not.
+    """Return the posterior of the values of all cells, measured or not.
 
     Args:
         values: (n,), one or more.

@@ -28,11 +28,16 @@ from scalestudy.experiments.analysis.laws.least_squares import (
 )
 
 LEAST_SERIAL_SIZES = 3
-"""A serial part is fitted to so many numbers of workers: a curve of two constants through two points shows nothing."""
+"""A serial part is fitted to at least so many numbers of workers: a curve of two constants through two points shows
+nothing.
+"""
 LEAST_USL_SIZES = 4
 """The law has three constants, so fewer numbers of workers are reported, not fitted."""
 FURTHEST = 4
-"""How many times the workers timed a law is followed: beyond, laws that fit the timings alike say anything."""
+"""Up to how many times the workers timed a law is followed.
+
+Beyond, laws that fit the timings equally well say anything.
+"""
 SAME_SPEED = 0.05
 """Speed-ups that differ by less are the same: repeated timings on a quiet machine differ by as much."""
 MEASURE = "time more numbers of workers, and larger ones"
@@ -42,19 +47,22 @@ STARTS = ((0.02, 0.3), (1e-3, 1e-5))
 
 
 def amdahl(serial: float, num_workers: ArrayLike) -> Vector:
-    """Speed-up of a fixed problem, whose part `serial` runs on one worker alone."""
+    """Return the speed-up of a fixed problem, whose part `serial` runs on one worker alone."""
     count = np.asarray(num_workers, dtype=float)
     return 1 / (serial + (1 - serial) / count)
 
 
 def gustafson(serial: float, num_workers: ArrayLike) -> Vector:
-    """Speed-up of a problem that grows with the workers. They spend a part `serial` of the time in serial work."""
+    """Return the speed-up of a problem that grows with the workers.
+
+    Workers spend a part `serial` of the time in serial work.
+    """
     count = np.asarray(num_workers, dtype=float)
     return count - serial * (count - 1)
 
 
 def fit_amdahl(num_workers: Sequence[float], throughputs: Sequence[ArrayLike]) -> Estimate:
-    """The serial part of a fixed problem; the throughput of one worker is fitted with it.
+    """Fit the serial part of a fixed problem; the throughput of one worker is fitted with it.
 
     throughputs: for each number of workers a value, or its repeats. Raises NoLawError below three numbers.
     """
@@ -62,7 +70,7 @@ def fit_amdahl(num_workers: Sequence[float], throughputs: Sequence[ArrayLike]) -
 
 
 def fit_gustafson(num_workers: Sequence[float], throughputs: Sequence[ArrayLike]) -> Estimate:
-    """The serial part of a problem that grows with the workers; otherwise as `fit_amdahl`."""
+    """Fit the serial part of a problem that grows with the workers; otherwise as `fit_amdahl`."""
     most = max(max(num_workers), 2.0)
     return _fit_serial(gustafson, most / (most - 1) * (1 - 1e-6), num_workers, throughputs)
 
@@ -85,21 +93,27 @@ def _fit_serial(
 
 
 def scale_parameter(num_workers: Sequence[float], throughputs: Sequence[ArrayLike]) -> Parameter:
-    """The throughput of one worker, as a parameter that begins at the median of the throughputs a worker."""
+    """Return the throughput of one worker, as a parameter that begins at the median of the throughputs a worker."""
     pairs = zip(throughputs, num_workers, strict=True)
     each = float(np.median([float(np.median(np.asarray(rates))) / size for rates, size in pairs]))
     return Parameter(name="scale", low=each / 1e6, high=each * 1e6, starts=(each, each))
 
 
 def karp_flatt(speed_up: float, num_workers: float) -> float:
-    """The serial part that a measured speed-up shows. Raises ValueError below two workers or without a speed-up."""
+    """Return the serial part that a measured speed-up shows.
+
+    Raises ValueError below two workers or without a speed-up.
+    """
     if num_workers <= 1 or not speed_up > 0:
         raise ValueError(f"a speed-up of {speed_up!r} with {num_workers!r} workers has no serial part; give 2 or more")
     return (1 / speed_up - 1 / num_workers) / (1 - 1 / num_workers)
 
 
 def karp_flatt_words(serial: Mapping[float, float]) -> str:
-    """What the serial parts say. serial: by number of workers. Changes that 5 % of speed-up explains do not count."""
+    """Say what the serial parts show. serial: by number of workers.
+
+    Changes that 5 % of speed-up explains do not count.
+    """
     if not serial:
         return ""
     (few, first), (many, last) = min(serial.items()), max(serial.items())
@@ -118,7 +132,7 @@ def karp_flatt_words(serial: Mapping[float, float]) -> str:
 
 
 def _slack(serial: float, num_workers: float) -> float:
-    """By how much a serial part changes when its speed-up changes by `SAME_SPEED`.
+    """Return by how much a serial part changes when its speed-up changes by `SAME_SPEED`.
 
     e's slope in log S is 1/S over 1 − 1/N, and 1/S = e(1 − 1/N) + 1/N.
     """
@@ -133,30 +147,28 @@ def is_retrograde(speed_ups: Mapping[float, float]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Usl:
-    """A fitted law. scale: throughput of one worker.
+    """A fitted law."""
 
-    peak: workers of highest throughput; infinite if kappa is 0. Its why, if not identified, ends with what to time.
-    """
-
-    scale: Estimate
+    scale: Estimate  # throughput of one worker
     sigma: Estimate
     kappa: Estimate
     peak: Estimate
+    """Workers of highest throughput; infinite if kappa is 0. Its why, if not identified, ends with what to time."""
     fit: Fit
 
     def throughput(self, num_workers: float) -> Estimate:
-        """X(N) with its interval."""
+        """Return X(N) with its interval."""
         return self.fit.predict(lambda values: float(usl_throughput(num_workers, *values)), f"X({num_workers:g})")
 
 
 def usl_throughput(num_workers: ArrayLike, scale: float, sigma: float, kappa: float) -> Vector:
-    """X(N), in the unit of the scale."""
+    """Return X(N), in the unit of the scale."""
     count = np.asarray(num_workers, dtype=float)
     return scale * count / (1 + sigma * (count - 1) + kappa * count * (count - 1))
 
 
 def peak_workers(sigma: float, kappa: float) -> float:
-    """N* = √((1 − sigma)/kappa), at which throughput is largest. At least 1, and infinite without kappa."""
+    """Return N* = √((1 − sigma)/kappa), at which throughput is largest. At least 1, and infinite without kappa."""
     return max(math.sqrt(max(1 - sigma, 0.0) / kappa), 1.0) if kappa > 0 else math.inf
 
 
@@ -166,7 +178,7 @@ def fit_usl(
     *,
     relative: bool = True,
 ) -> Usl:
-    """The law of throughputs. They are a value for each number of workers, or the values of its repeats.
+    """Fit the law of throughputs: a value for each number of workers, or the values of its repeats.
 
     Raises:
         NoLawError: fewer than four numbers of workers.
@@ -188,7 +200,7 @@ def fit_usl(
 
 
 def _misfit(sizes: Vector, throughputs: Sequence[ArrayLike], values: Vector) -> str:
-    """The words on the number of workers that is farthest from its law."""
+    """Return the words on the number of workers that is farthest from its law."""
     shares = np.array([float(np.median(np.asarray(rates))) for rates in throughputs]) / usl_throughput(sizes, *values)
     worst = int(np.abs(np.log(shares)).argmax())
     off = float(shares[worst]) - 1
@@ -199,10 +211,10 @@ def _misfit(sizes: Vector, throughputs: Sequence[ArrayLike], values: Vector) -> 
 
 
 def _peak(fitted: Fit, kappa: Estimate, most: float) -> Estimate:
-    """N* with its interval. most: workers timed.
+    """Return N* with its interval. most: workers timed.
 
-    Only a lower limit is known if kappa may be 0, for throughput then may rise for ever, and if the peak is beyond what
-    the law is followed to.
+    Only a lower limit is known in two cases: kappa may be 0, for throughput then may rise for ever; or the peak lies
+    beyond the sizes that the law is followed to.
     """
     _, sigma, value = fitted.values.tolist()
     peak = peak_workers(sigma, value)

@@ -1,9 +1,9 @@
 """The time of a step where nothing near was timed.
 
-Several laws may fit the timings alike, and part beyond them: there an interval holds what every law says that the
-timings do not reject. Among all coefficients zero or above, and overlaps that fit about as well as the best, these are
-the laws whose sum of squares is at most t² variances above the least: the interval is that of the profile likelihood.
-No overlap is taken where it fits as well as any.
+Several laws may fit the timings equally well and differ beyond them: there an interval holds what every law says that
+the timings do not reject. Among all coefficients zero or above, and overlaps that fit about as well as the best, these
+are the laws whose sum of squares is at most t² variances above the least: the interval is the profile likelihood's. No
+overlap is taken where it fits as well as any.
 """
 
 import math
@@ -13,14 +13,14 @@ from scalestudy.experiments.analysis.laws.step_choice import WORTH_AN_OVERLAP, T
 from scalestudy.experiments.analysis.laws.step_terms import OVERLAPS, step
 
 FIRST_OFFSET, LARGEST_OFFSET = 0.02, 2.5
-"""Of the logarithm of a step's time, where the end of its interval is looked for."""
+"""Offsets of the logarithm of a step's time between which the end of its interval is searched."""
 FINENESS = 0.03
 
 
 def interval_beyond(
     timings: Timings, features: Vector, data_seconds: float, *, noise: float, t: float
 ) -> tuple[float, float]:
-    """The least and the most seconds of a step at a place (c,).
+    """Return the least and the most seconds of a step at a place (c,).
 
     noise: standard deviation of a timing. t: by how many standard deviations a law may be off.
     """
@@ -33,7 +33,7 @@ def interval_beyond(
         return float(step(law, features, gamma)) + data_seconds
 
     def end(gamma: float, sign: int) -> float:
-        """The least (sign −1) or most seconds by a law of this overlap."""
+        """Return the least (sign −1) or most seconds by a law of this overlap."""
         found, inside, outside, offset = laws[gamma], 0.0, math.inf, FIRST_OFFSET
         nearest = seconds(found, gamma)
         while inside < LARGEST_OFFSET and outside - inside > FINENESS * inside:

@@ -1,7 +1,7 @@
 """The law of a step's time that is nearest to timings, and the choice of its terms.
 
 For one overlap the nearest coefficients, zero or above, are found by steps of linear least squares (Gauss–Newton). A
-term stays where it is worth a constant more (Schwarz 1978), an overlap where it fits better than none (Akaike 1974).
+term stays if it is worth a further constant (Schwarz 1978), an overlap if it fits better than none (Akaike 1974).
 
 Shapes: n places measured, c coefficients.
 """
@@ -33,31 +33,27 @@ from scalestudy.experiments.analysis.laws.step_terms import (
 LEAST_SHARE = 0.02
 """The least share of a step that a part takes at the start of a fit."""
 WORTH_AN_OVERLAP = 2.0
-"""By how many variances of a timing the best overlap has to lower the sum of squares (Akaike 1974)."""
+"""How many variances of a timing the best overlap has to take off the sum of squares (Akaike 1974)."""
 LEAST_PROGRESS = 1e-7
 MOST_STEPS = 30
 SURE = 100.0
-"""Weight of a place that is as good as known."""
+"""Weight of a place that counts as known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timings:
-    """What laws are held against: `logs` of seconds (n,), means of so many `repeats` (n,).
+    """The timings that laws are fitted to."""
 
-    features: (c, n), zero for coefficients that the places cannot tell apart. data: seconds of T_data (n,). within,
-    spare: sum of squares of repeats around their mean, and its degrees of freedom.
-    """
-
-    features: Vector
-    logs: Vector
-    repeats: Vector
-    data: Vector
-    within: float
-    spare: int
+    features: Vector  # (c, n), zero for coefficients that the places cannot tell apart
+    logs: Vector  # of seconds (n,), each a mean over repeats
+    repeats: Vector  # how many each mean has (n,)
+    data: Vector  # seconds of T_data (n,)
+    within: float  # sum of squares of repeats around their mean
+    spare: int  # its degrees of freedom
 
     @classmethod
     def of(cls, places: Sequence[Place]) -> "Timings":
-        """The means of the places' repeats, without outliers."""
+        """Return the means of the places' repeats, without outliers."""
         columns = zip(*((each.num_gpus, each.per_worker_batch, each.nodes) for each in places), strict=True)
         logs = without_outliers([np.log(place.seconds) for place in places])
         timings = cls(
@@ -76,12 +72,12 @@ class Timings:
         return tuple(name for name, row in zip(COEFFICIENTS, self.features, strict=True) if row.any())
 
     def only(self, names: Sequence[str]) -> "Timings":
-        """The same for laws of these coefficients alone."""
+        """Return the timings for laws of these coefficients alone."""
         wanted = np.array([name in names for name in COEFFICIENTS], dtype=float)
         return replace(self, features=self.features * wanted[:, None])
 
     def beside(self, features: Vector, seconds: float, data_seconds: float) -> "Timings":
-        """The same with one more place (c,), as good as known."""
+        """Return the timings with one more place (c,) that counts as known."""
         return replace(
             self,
             features=np.column_stack([self.features, features]),
@@ -91,7 +87,7 @@ class Timings:
         )
 
     def without(self, index: int) -> "Timings":
-        """The same without one place."""
+        """Return the timings without one place."""
         return replace(
             self,
             features=np.delete(self.features, index, axis=1),
@@ -101,12 +97,12 @@ class Timings:
         )
 
     def squares(self, coefficients: Vector, gamma: float) -> float:
-        """Sum of squares around a law."""
+        """Return the sum of squares around a law."""
         off = self.logs - np.log(step(coefficients, self.features, gamma) + self.data)
         return float(self.repeats @ off**2)
 
     def nearest(self, gamma: float, start: Vector) -> Vector:
-        """Coefficients (c,), zero or above, of least squares, by the Gauss–Newton method."""
+        """Fit the coefficients (c,), zero or above, by least squares with the Gauss–Newton method."""
         found, squares = start, self.squares(start, gamma)
         weights = np.sqrt(self.repeats)
         for _ in range(MOST_STEPS):
@@ -131,7 +127,7 @@ class Timings:
         return found
 
     def by_overlap(self, overlaps: Sequence[float] = OVERLAPS) -> dict[float, Vector]:
-        """The nearest coefficients for each gamma. Each begins at those of the one before."""
+        """Fit the coefficients for each gamma. Each fit begins at the coefficients of the one before."""
         seconds = np.maximum(np.exp(self.logs) - self.data, LEAST_SHARE * np.exp(self.logs))
         law: Vector = optimize.nnls((self.features / seconds).T, np.ones(len(seconds)))[0]
         found: dict[float, Vector] = {}
@@ -141,7 +137,7 @@ class Timings:
 
 
 def choose(timings: Timings, *, overlap: bool, fewest: bool = True) -> tuple[tuple[str, ...], Constants]:
-    """The names of a law's constants, and values near the best.
+    """Choose a law's constants; return their names, and values near the best.
 
     overlap: whether gamma is one of them; else it is 1. fewest: whether to keep only those that are worth their place;
     else as many as the places can fix.

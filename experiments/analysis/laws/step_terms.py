@@ -64,20 +64,20 @@ class Constants:
         return np.array([getattr(self, name) for name in COEFFICIENTS])
 
     def gradient_seconds(self, per_worker_batch: ArrayLike) -> Vector:
-        """T_grad of a worker that is not delayed."""
+        """Return T_grad of a worker that is not delayed."""
         return np.asarray(self.alpha_c + self.beta_c * np.asarray(per_worker_batch, float))
 
     def sync_seconds(self, num_gpus: ArrayLike, nodes: ArrayLike = 1) -> Vector:
-        """T_sync without overlap."""
+        """Return T_sync without overlap."""
         return parts(self.coefficients, features_of(num_gpus, 1.0, nodes))[1]
 
     def step_seconds(self, num_gpus: ArrayLike, per_worker_batch: ArrayLike, nodes: ArrayLike = 1) -> Vector:
-        """T_step without T_data."""
+        """Return T_step without T_data."""
         return step(self.coefficients, features_of(num_gpus, per_worker_batch, nodes), self.gamma)
 
 
 def features_of(num_gpus: ArrayLike, per_worker_batch: ArrayLike, nodes: ArrayLike) -> Vector:
-    """What each coefficient multiplies: (c,), or (c, n) for n places."""
+    """Return what each coefficient multiplies: (c,), or (c, n) for n places."""
     count, share, many = np.broadcast_arrays(*(np.asarray(each, float) for each in (num_gpus, per_worker_batch, nodes)))
     behind = special.digamma(count + 1) + np.euler_gamma - 1  # H(K) − 1
     sync = [
@@ -87,31 +87,27 @@ def features_of(num_gpus: ArrayLike, per_worker_batch: ArrayLike, nodes: ArrayLi
 
 
 def step(coefficients: Vector, features: Vector, gamma: float) -> Vector:
-    """(T_grad^gamma + T_sync^gamma)^(1/gamma), without overflow."""
+    """Return (T_grad^gamma + T_sync^gamma)^(1/gamma), without overflow."""
     gradient, sync = parts(coefficients, features)
     larger = np.maximum(np.maximum(gradient, sync), LEAST_SECONDS)
     return np.asarray(larger * (1 + (np.minimum(gradient, sync) / larger) ** gamma) ** (1 / gamma))
 
 
 def parts(coefficients: Vector, features: Vector) -> tuple[Vector, Vector]:
-    """T_grad and T_sync."""
+    """Return T_grad and T_sync."""
     compute = len(COMPUTE)
     return coefficients[:compute] @ features[:compute], coefficients[compute:] @ features[compute:]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where steps were timed.
-
-    seconds: of a step, a value a repeat. data_seconds: the part of them that waited for data. nodes: on how many the
-    workers were.
-    """
+    """Where steps were timed."""
 
     num_gpus: int
     per_worker_batch: float
-    seconds: tuple[float, ...]
-    data_seconds: float = 0.0
-    nodes: int = 1
+    seconds: tuple[float, ...]  # of a step, a value a repeat
+    data_seconds: float = 0.0  # the part of them that waited for data
+    nodes: int = 1  # on how many the workers were
 
     @property
     def on_a_node(self) -> int:
@@ -120,16 +116,16 @@ class Place:
 
 
 def told_apart(places: Sequence[Place]) -> tuple[str, ...]:
-    """The coefficients that the places can tell apart."""
+    """Return the coefficients that the places can tell apart."""
     names: list[str] = ["alpha_c", "beta_c"]
     if len({place.num_gpus for place in places} - {1}) > 1:
         names += ["delay_c", "delay_m"]
     for terms, counts in zip((WITHIN, ACROSS), counts_of(places), strict=True):
-        names += terms if len(counts) > 1 else terms[: len(counts)]  # at one count all terms are alike
+        names += terms if len(counts) > 1 else terms[: len(counts)]  # at one count all terms are the same
     return tuple(names)
 
 
 def counts_of(places: Sequence[Place]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Numbers of workers of a node, and numbers of nodes, above 1."""
+    """Return the numbers of workers of a node, and numbers of nodes, above 1."""
     within, across = {place.on_a_node for place in places}, {place.nodes for place in places}
     return tuple(sorted(within - {1})), tuple(sorted(across - {1}))

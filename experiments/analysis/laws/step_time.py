@@ -1,7 +1,7 @@
 """The law of a step's time, fitted to timings: its constants, what they identify, and the time of any other step.
 
-The law and its terms are those of `step_terms`, chosen by `step_choice`; far from the timings, `step_beyond` says what
-else they allow.
+`step_terms` has the law and its terms, `step_choice` chooses them; far from the timings, `step_beyond` says what else
+they allow.
 
 Shapes: n places measured, c coefficients, p constants fitted.
 """
@@ -44,9 +44,9 @@ from scalestudy.experiments.analysis.laws.step_terms import (
 )
 
 LEAST_OVERLAP = 1.3
-"""Where the fit of gamma begins, unless a larger one was found: at 1 itself its slope is zero."""
+"""Least gamma at which its fit begins: at 1 its slope is zero."""
 MOST_HELD_OUT = 40
-"""At most so many places are held out one by one, evenly spread if there are more."""
+"""How many places are held out one by one at most, evenly spread."""
 MEASURE: Mapping[str, str] = {
     "alpha_c": "time smaller batches per worker",
     "beta_c": "time larger batches per worker",
@@ -60,7 +60,7 @@ MEASURE: Mapping[str, str] = {
 
 
 def fit_step_time(places: Sequence[Place]) -> "StepTimeLaw":
-    """The best law that the places show.
+    """Fit the best law that the places show.
 
     Its terms are chosen again where single timings turn out to be far off the first law.
 
@@ -109,7 +109,7 @@ def fit_step_time(places: Sequence[Place]) -> "StepTimeLaw":
 
 
 def _fit(places: Sequence[Place], timings: Timings, names: tuple[str, ...], start: Constants) -> Fit:
-    """The constants of these names."""
+    """Fit the constants of these names."""
     rows = [COEFFICIENTS.index(name) for name in names if name in COEFFICIENTS]
     features = timings.features
 
@@ -132,41 +132,36 @@ def _fit(places: Sequence[Place], timings: Timings, names: tuple[str, ...], star
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """Times of steps by the best law, with their intervals.
-
-    names: the constants that were fitted, in the order of covariance (p, p). t: quantile by which a standard error
-    becomes half an interval. noise: of a timing, as of `Fit`. places: where steps were timed, each repeat the mean of
-    its place.
-    """
+    """Times of steps by the best law, with their intervals."""
 
     constants: Constants
-    names: tuple[str, ...]
-    covariance: Vector
-    t: float
-    noise: float
-    places: tuple[Place, ...]
+    names: tuple[str, ...]  # the constants that were fitted, in the order of covariance
+    covariance: Vector  # (p, p)
+    t: float  # quantile by which a standard error becomes half an interval
+    noise: float  # of a timing, as in `Fit`
+    places: tuple[Place, ...]  # where steps were timed, each repeat the mean of its place
 
     @cached_property
     def timings(self) -> Timings:
-        """What the law was held against."""
+        """What the law was fitted to."""
         return Timings.of(self.places)
 
     def nodes(self, num_gpus: float, across_nodes: bool) -> int:
-        """On how many nodes so many workers are."""
+        """Return how many nodes hold so many workers."""
         a_node = max(place.on_a_node for place in self.places)
         return max(math.ceil(num_gpus / a_node), 2) if across_nodes and num_gpus > 1 else 1
 
     def seconds(
         self, num_gpus: float, per_worker_batch: float, *, data_seconds: float = 0.0, nodes: int = 1
     ) -> Estimate:
-        """T_step, its interval by the delta method on its logarithm. data_seconds: T_data, taken as it is."""
+        """Return T_step, its interval by the delta method on its logarithm. data_seconds: T_data, taken as it is."""
         return self.figure(
             lambda law: float(law.step_seconds(num_gpus, per_worker_batch, nodes)) + data_seconds,
             f"the step time of {num_gpus:g} workers",
         )
 
     def figure(self, function: Callable[[Constants], float], name: str) -> Estimate:
-        """What follows from the constants, with its interval by the delta method."""
+        """Return a figure that follows from the constants, with its interval by the delta method."""
 
         def told(values: Vector) -> float:
             return float(function(replace(self.constants, **dict(zip(self.names, values.tolist(), strict=True)))))
@@ -179,7 +174,10 @@ class StepTimes:
     def beyond(
         self, num_gpus: float, per_worker_batch: float, *, data_seconds: float = 0.0, nodes: int = 1
     ) -> Estimate:
-        """T_step where nothing near was timed: its interval is that of every law that the timings do not reject."""
+        """Return T_step where nothing near was timed.
+
+        Its interval spans every law that the timings do not reject.
+        """
         value = float(self.constants.step_seconds(num_gpus, per_worker_batch, nodes)) + data_seconds
         features = features_of(num_gpus, per_worker_batch, nodes)
         noise = max(self.noise, LEAST_NOISE)
@@ -189,18 +187,18 @@ class StepTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimeLaw:
-    """The best law. within, across: numbers of workers of a node, and of nodes, that were timed, without 1."""
+    """The best law."""
 
     times: StepTimes
     fit: Fit
-    within: tuple[int, ...]
-    across: tuple[int, ...]
+    within: tuple[int, ...]  # numbers of workers of a node that were timed, without 1
+    across: tuple[int, ...]  # numbers of nodes that were timed, without 1
 
     def estimate(self, name: str) -> Estimate | None:
-        """A figure of `MEASURE` with its interval, and what would identify it. None if nothing measured depends on it.
+        """Return a figure of `MEASURE` with its interval, and what would identify it.
 
-        alpha_r: summing over two workers of a node. beta_r: what each further one adds, on average up to the most that
-        were timed. alpha_n and beta_n: the same over nodes.
+        None if nothing measured depends on it. alpha_r: summing over two workers of a node. beta_r: what each further
+        worker adds, on average up to the most that were timed. alpha_n and beta_n: the same over nodes.
         """
         estimate = self._sync(name) if name[-2:] in ("_r", "_n") else self._constant(name)
         if estimate is None or estimate.identified:
@@ -208,7 +206,7 @@ class StepTimeLaw:
         return replace(estimate, why=f"{estimate.why}; {MEASURE[name]}")
 
     def why_absent(self, name: str) -> str:
-        """Why there is no figure of this name."""
+        """Return why there is no figure of this name."""
         counts, where = (self.within, "within a node") if name.endswith("_r") else (self.across, "across nodes")
         if not counts:
             return f"no steps of several workers were timed {where}; {MEASURE[name]}"
@@ -254,7 +252,7 @@ class StepTimeLaw:
 
 
 def held_out_errors(law: StepTimeLaw) -> list[float]:
-    """Relative errors of the law's terms at places that they were not fitted to, one held out at a time.
+    """Return relative errors of the law's terms at places that they were not fitted to, one held out at a time.
 
     A place without which the terms can't be told apart is not held out.
     """

@@ -26,11 +26,11 @@ anything is measured, about the middle of what was tried."""
 SCATTER = 0.1
 """Standard deviation of log S that finds where the law is made linear."""
 LEAST_PART = 0.03
-"""A part of a step is taken to be known no better than if it were this share of one."""
+"""Least share of a step that a part is assumed to take when its precision is judged."""
 
 
 def law_of_steps(places: Vector, values: Vector, cells: Places) -> LinearLaw:
-    """The law near its best fit.
+    """Return the law near its best fit.
 
     Args:
         places: (c, 3), batch size, rate and num_gpus of each cell; num_gpus is 1 for all where it changes nothing.
@@ -54,7 +54,7 @@ def law_of_steps(places: Vector, values: Vector, cells: Places) -> LinearLaw:
 
 
 def law_of_step_seconds(places: Vector, values: Vector, cells: Places) -> LinearLaw:
-    """The law near its best fit.
+    """Return the law near its best fit.
 
     Args:
         places: (c, 2), num_gpus and batch size of each place.

@@ -2,7 +2,7 @@
 
 A cell is one choice of swept values; its trials differ in the seed. A combination is the cells that differ only in
 num_gpus, batch size and learning rate. Any other swept key (gradient_sync, the optimizer …) may change both the time of
-a step and what a step learns, so each combination has laws of its own.
+a step and what a step learns, so each combination has separate laws.
 """
 
 import json
@@ -66,22 +66,24 @@ USUAL = ("num_gpus", "batch_size", "learning_rate", "seed")
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """The trials of one cell.
+    """The trials of one cell."""
 
-    params: without the seed. planned: how many trials the plan has for it. metric: what the study compares its trials
-    by. timings: the runs that timed its steps undisturbed, in order; none if its trials were not disturbed, or no such
-    run ended well. inferred: it has no trials of its own. Its trials are then the same trainings with another num_gpus:
-    their epochs count, their times do not (docs/formulas.md §7). not_lent: for an inferred cell, how many of those
-    trainings ran out of memory, which says nothing about more workers.
-    """
-
-    params: Mapping[str, Any]
-    planned: int
+    params: Mapping[str, Any]  # without the seed
+    planned: int  # how many trials the plan has for it
     trials: tuple[Trial, ...]
-    metric: StudyMetric
+    metric: StudyMetric  # what the study compares its trials by
     timings: tuple[Trial, ...] = ()
+    """The runs that timed its steps undisturbed, in order; none if its trials were not disturbed, or no such run ended
+    well.
+    """
     inferred: bool = False
+    """Whether it ran no trials.
+
+    Its trials are then the same trainings with another num_gpus: their epochs count, their times do not
+    (docs/formulas.md §7).
+    """
     not_lent: int = 0
+    """For an inferred cell, how many of those trainings ran out of memory, which says nothing about more workers."""
 
     @cached_property
     def label(self) -> str:
@@ -104,7 +106,7 @@ class Cell:
         return float(self.params["learning_rate"])
 
     def with_status(self, statuses: Sequence[str]) -> list[Trial]:
-        """The trials that ended in one of these statuses."""
+        """Return the trials that ended in one of these statuses."""
         return [trial for trial in self.trials if trial["status"] in statuses]
 
     @property
@@ -119,7 +121,7 @@ class Cell:
 
     @property
     def own(self) -> tuple[Trial, ...]:
-        """Its trials, without those of another num_gpus."""
+        """Its trials that ran with its num_gpus: none if it is inferred."""
         return () if self.inferred else self.trials
 
     @property
@@ -129,7 +131,7 @@ class Cell:
 
     @property
     def flags(self) -> list[str]:
-        """Every flag of some trial, sorted. Flags of timings are those of the timing runs if there are any."""
+        """Every flag of some trial, sorted. If there are timing runs, flags of timings come from them alone."""
         flags = {flag for trial in self.own for flag in trial.get("flags") or ()}
         if self.timings:
             flags = (flags - OF_TIMINGS) | {flag for timing in self.timings for flag in timing.get("flags") or ()}
@@ -143,7 +145,7 @@ class Cell:
 
     @property
     def nodes(self) -> int:
-        """On how many nodes the workers were of the trials that its times are from."""
+        """The number of nodes of the workers that its times come from."""
         timed = self.timings if self.timings and self.timed else self.own
         return max((nodes_of(trial) for trial in timed if timed_epochs(trial)), default=1)
 
@@ -161,10 +163,10 @@ class Cell:
         if self.inferred:
             return []
         each = [positive(step) for trial in self.timed if (step := self._seconds_of_a_step(trial)) is not None]
-        return [seconds for seconds in each if seconds is not None]  # a damaged record may tell next to nothing
+        return [seconds for seconds in each if seconds is not None]  # a damaged record may lack its seconds
 
     def _seconds_of_a_step(self, trial: Trial) -> float | None:
-        """The median over its periods, whose steps may differ."""
+        """Return the trial's median seconds a step over its periods, whose steps may differ."""
         timed = [(period["train_seconds"], steps_of(period, self.batch_size)) for period in timed_epochs(trial)]
         return median([float(seconds) / steps for seconds, steps in timed if steps])
 
@@ -183,9 +185,9 @@ class Cell:
         ]
 
     def curve(self, trial: Trial) -> list[tuple[float, float]]:
-        """`records.curve` of one of its trials, with the undisturbed seconds an epoch if they are known.
+        """Return `usable.curve` of one of its trials, with the undisturbed seconds an epoch if they are known.
 
-        A trial that was on more nodes than others gets the seconds of these.
+        A trial that ran on more nodes than others takes the others' seconds.
         """
         seconds = self.undisturbed_epoch_seconds
         if seconds is None and trial.get(ON_MORE_NODES):
@@ -194,7 +196,7 @@ class Cell:
 
 
 def key_of(params: Mapping[str, Any], without: Sequence[str] = ()) -> str:
-    """Parameters as a canonical string. without: keys that are left out."""
+    """Return parameters as a canonical string. without: keys that are left out."""
     return _canonical({key: value for key, value in params.items() if key not in without})
 
 
@@ -204,10 +206,10 @@ _canonical = json.JSONEncoder(
 
 
 def gather(plan: Plan, trials: Sequence[Trial], metric: StudyMetric) -> list[Cell]:
-    """The cells of a study, in the plan's order, each with its timing runs that ended well.
+    """Gather the cells of a study, in the plan's order, each with its timing runs that ended well.
 
-    Trials that the plan lacks make cells of their own, last. A factorised study gets all cells of its grid: inferred
-    from the trainings, or as measured if they were held out. Only usable trials count (`records.usable`).
+    Trials that the plan lacks make further cells, last. A factorised study gets all cells of its grid: inferred from
+    the trainings, or as measured if they were held out. Only usable trials count (`usable.usable`).
     """
     trials = usable(trials)
     timings = timings_by_step(trials)
@@ -229,7 +231,7 @@ def gather(plan: Plan, trials: Sequence[Trial], metric: StudyMetric) -> list[Cel
 
 
 def _factorised(cell: Cell, parts: Factorised, members: Mapping[str, Sequence[Trial]]) -> Cell:
-    """A cell as a factorised study has it. members: trials by the key of their cell."""
+    """Return a cell as a factorised study has it. members: trials by the key of their cell."""
     if cell.num_gpus == parts.train_on:
         return cell
     if not cell.counted:
@@ -239,7 +241,7 @@ def _factorised(cell: Cell, parts: Factorised, members: Mapping[str, Sequence[Tr
 
 
 def infer(cell: Cell, trainings: Sequence[Trial]) -> Cell:
-    """The cell as inferred from the same trainings with another num_gpus.
+    """Infer the cell from the same trainings with another num_gpus.
 
     A training that ran out of memory says nothing about a cell with more workers, each of which has fewer examples.
     """
@@ -252,20 +254,20 @@ def infer(cell: Cell, trainings: Sequence[Trial]) -> Cell:
 
 
 def learnt_label(params: Mapping[str, Any]) -> str:
-    """`batch=256 lr=0.2`: a cell's label without num_gpus, for what does not depend on them."""
+    """Return `batch=256 lr=0.2`: a cell's label without num_gpus, for what does not depend on them."""
     return label({key: value for key, value in params.items() if key != "num_gpus"})
 
 
 def cell_row(cell: Cell) -> dict[str, Any]:
-    """The cell's own figures: medians over seeds, with their range, of metric, seconds an epoch, samples/s and phases.
+    """Return medians over seeds, with their range, of the cell's metric, seconds an epoch, samples/s and phases.
 
     test_accuracy (or test_ with another metric's name) is the metric after the last epoch, as in the book.
     best_test_accuracy is the best after any epoch. Both are over trials that did not fail. epoch_seconds is a median
-    over a trial's epochs, without evaluation. timed_apart says whether times are those of timing runs. kind is
-    factorised if the cell is inferred. nodes, where there are several: on how many the workers were whose times these
-    are. details holds what training picked by itself, if it picked anything. stopped_after lists the epochs of each
-    trial that was cut, early or at its target: its last metric is not that of a whole training. repeats has
-    epoch_seconds and samples_per_second over single epochs.
+    over a trial's epochs, without evaluation. timed_apart says whether timing runs measured the times. kind is
+    factorised if the cell is inferred. nodes, if there are several, counts the nodes of the workers that were timed.
+    details holds what training picked by itself, if it picked anything. stopped_after lists the epochs of each trial
+    that was cut, early or at its target: its last metric is no whole training's. repeats has epoch_seconds and
+    samples_per_second over single epochs.
     """
     untimed, metric = why_untimed(cell), cell.metric
     picked: dict[str, dict[str, Any]] = {}
@@ -290,13 +292,13 @@ def cell_row(cell: Cell) -> dict[str, Any]:
 
 
 def examples_of(cells: Iterable[Cell]) -> int | None:
-    """Training examples of a whole period, such as an epoch, or None if no training recorded them."""
+    """Return the training examples of a whole period, such as an epoch, or None if no training recorded them."""
     periods = [period for cell in cells for trial in cell.trials for period in epochs_of(trial)]
     return max((int(count) for period in periods if (count := positive(period.get("samples")))), default=None)
 
 
 def _times(cell: Cell) -> dict[str, Any]:
-    """Seconds an epoch, samples/s and seconds a step: of the timing runs if there are any, else of its trials."""
+    """Return seconds an epoch, samples/s and seconds a step: from the timing runs, else from its trials."""
     if cell.timings and cell.timed:
         untimed, steps = why_no_time(cell), cell.steps
         seconds = [] if steps is None else [each * steps for each in undisturbed_step_seconds(cell.timings)]
@@ -321,24 +323,24 @@ def _times(cell: Cell) -> dict[str, Any]:
 
 
 def _repeats(repeats: Sequence[tuple[float | None, float | None]]) -> dict[str, Figure]:
-    """Median, range and number of seconds an epoch and samples/s, over every epoch of every trial."""
+    """Return median, range and number of seconds an epoch and samples/s, over every epoch of every trial."""
     seconds, rates = zip(*repeats, strict=True) if repeats else ((), ())
     return {"epoch_seconds": spread(seconds, NO_TIMES), "samples_per_second": spread(rates, NO_TIMES)}
 
 
 def count_statuses(trials: Sequence[Trial]) -> dict[str, int]:
-    """How many trials ended in each status."""
+    """Return how many trials ended in each status."""
     counts = Counter(trial["status"] for trial in trials)
     return {status: counts[status] for status in STATUSES}
 
 
 def why_no_time(cell: Cell) -> str:
-    """Why a cell has no times, as a clause."""
+    """Return why a cell has no times, as a clause."""
     return NO_TIMING_RUN if cell.trials and not cell.is_timed else why_untimed(cell)
 
 
 def why_untimed(cell: Cell) -> str:
-    """Why a cell has no figures, as a clause."""
+    """Return why a cell has no figures, as a clause."""
     if cell.not_lent and not cell.trials:
         return (
             "its trainings ran out of memory with fewer workers, which says nothing about this cell: train it with its "
@@ -349,7 +351,10 @@ def why_untimed(cell: Cell) -> str:
 
 
 def epoch_seconds(trial: Trial) -> float | None:
-    """Median training seconds an epoch, or of the longest period: those of a length in tokens differ by a step."""
+    """Return the median training seconds an epoch, or of the longest period.
+
+    Periods of a training in tokens differ by a step.
+    """
     timed = [(float(epoch["train_seconds"]), positive(epoch.get("steps"))) for epoch in timed_epochs(trial)]
     counts = {steps for _, steps in timed}
     if None in counts or len(counts) < 2:
@@ -359,13 +364,16 @@ def epoch_seconds(trial: Trial) -> float | None:
 
 
 def throughput(trial: Trial) -> float | None:
-    """Median samples/s over all workers."""
+    """Return the median samples/s over all workers."""
     rates = [rate for epoch in timed_epochs(trial) if (rate := samples_per_second(epoch)) is not None]
     return statistics.median(rates) if rates else None
 
 
 def step_seconds(trials: Sequence[Trial]) -> Figure:
-    """Median seconds a step of each phase, over all epochs of the trials. gradient_sync is its exposed part."""
+    """Return the median seconds a step of each phase, over all epochs of the trials.
+
+    gradient_sync is its exposed part.
+    """
     measured = [phases for trial in trials for phases in timed_phases(trial) if phases]
     if not measured:
         return missing("phases were not measured")
@@ -373,9 +381,9 @@ def step_seconds(trials: Sequence[Trial]) -> Figure:
 
 
 def worker_device(trials: Sequence[Trial]) -> dict[str, Any]:
-    """device and threads of the workers, as the trials saw them; None if no trial started.
+    """Return device and threads of the workers, as the trials recorded them; None if no trial started.
 
-    accelerator, where trials say it: the type of their GPUs.
+    accelerator, where trials record it: the type of their GPUs.
     """
     workers = [worker for trial in trials for worker in (trial.get("world") or {}).get("workers") or ()]
     devices = {(trial.get("world") or {}).get("device") for trial in trials} - {None}
@@ -389,7 +397,7 @@ def worker_device(trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def seed_caveat(rows: Sequence[Row], metric: StudyMetric, *, brief: bool = False) -> str | None:
-    """That a cell has fewer seeds than an interval needs, or None. brief: without what follows from it."""
+    """Say that a cell has fewer seeds than an interval needs; else None. brief: without what follows from it."""
     seeds = [row[metric.key]["n"] for row in rows if present(row[metric.key])]
     if not seeds or min(seeds) >= ENOUGH_SEEDS:
         return None
@@ -403,7 +411,7 @@ def seed_caveat(rows: Sequence[Row], metric: StudyMetric, *, brief: bool = False
 
 
 def flag_caveats(rows: Sequence[Row]) -> dict[str, str]:
-    """By flag, a sentence about the cells that carry it."""
+    """Return, by flag, a sentence about the cells that carry it."""
     flagged = Counter(flag for row in rows for flag in row["flags"])
     return {
         flag: f"Marked {flag} ({FLAG_WORDS.get(flag, 'see the trials')}): {plural(count, 'cell')} of {len(rows)}."
@@ -413,9 +421,9 @@ def flag_caveats(rows: Sequence[Row]) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Combination:
-    """The cells that share the value of every swept key but the usual ones. settings: these keys and values."""
+    """The cells that share the value of every swept key but the usual ones."""
 
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # these keys and values
     cells: tuple[Cell, ...]
 
     @property
@@ -430,17 +438,17 @@ class Combination:
 
 
 def settings_of(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The swept keys but the usual ones."""
+    """Return the swept keys but the usual ones."""
     return {key: value for key, value in params.items() if key not in USUAL}
 
 
 def combination_of(params: Mapping[str, Any]) -> str:
-    """The label of the combination that a row with these parameters belongs to."""
+    """Return the label of the combination that a row with these parameters belongs to."""
     return label(settings_of(params))
 
 
 def combinations(cells: Sequence[Cell], recommendation: Figure | None = None) -> list[Combination]:
-    """The combinations of a study: the recommended cell's first, then by their number of trainings.
+    """Return the combinations of a study: the recommended cell's first, then by their number of trainings.
 
     recommendation: from `recommendation.choose`. Without a choice the combination of most trainings stands first.
     """

@@ -1,4 +1,4 @@
-"""What several seeds say, and which options they cannot tell apart.
+"""Intervals over several seeds, and which options the seeds cannot tell apart.
 
 Below five seeds only the range is shown, and no difference is claimed. From five seeds on there is an interval. Two
 figures differ if their intervals are disjoint (docs/formulas.md §6).
@@ -18,21 +18,21 @@ from scalestudy.experiments.analysis.laws.least_squares import LEVEL
 from scalestudy.experiments.analysis.measures.parts import finite, missing, positive
 
 ENOUGH_SEEDS = 5
-"""From so many seeds on a figure has an interval and is no longer provisional (MLPerf's number of runs)."""
+"""Fewest seeds for an interval. With them a figure is no longer provisional (MLPerf's number of runs)."""
 SHOWN_TIES = 20
-"""A choice lists at most so many of them, and says how many there are."""
+"""A choice lists at most so many ties, and says how many there are."""
 LEAST_SEEDS = 2
-"""One seed has no interval. Whether it differs is then not known, which is no tie."""
+"""Fewest seeds for a tie. One seed has no interval, so whether it differs is unknown."""
 LEAST_RUNS = 2
-"""Runs of a place from which on they scatter."""
+"""Fewest runs of a place that have a scatter."""
 MEDIAN_ERROR = math.pi / 2
-"""Variance of a median of normal values over that of their mean. Of two values both are the same."""
+"""Variance of a median of normal values over their mean's. Of two values both are the same."""
 Interval = Mapping[str, Any]
 """kind (range, t or order), low and high; a null end is infinite."""
 
 
 def over_seeds(values: Sequence[float], *, logarithms: bool = True) -> dict[str, Any] | None:
-    """The interval of the seeds' typical value, or None without seeds. A seed that missed counts as infinity.
+    """Return the interval of the seeds' typical value, or None without seeds. A seed that missed counts as infinity.
 
     Below five seeds it is their range. From five on it has level 90 %: a t interval, of logarithms if asked for and all
     values are above zero. If a seed missed, it is made of order statistics, which hold the median of any distribution.
@@ -52,7 +52,7 @@ def over_seeds(values: Sequence[float], *, logarithms: bool = True) -> dict[str,
 
 
 def t_interval(values: Sequence[float] | np.ndarray, level: float = LEVEL) -> tuple[float, float]:
-    """Ends of the t interval of a mean, from two values or more."""
+    """Return the ends of the t interval of a mean, from two values or more."""
     half = _quantile(level, len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     mean = float(np.mean(values))
     return mean - half, mean + half
@@ -65,9 +65,9 @@ def _quantile(level: float, freedom: int) -> float:
 
 @cache
 def order_rank(count: int, level: float = LEVEL) -> int:
-    """The r for which the r-th smallest and r-th largest of `count` values hold the median at this level; at least 1.
+    """Return the r for which the r-th smallest and r-th largest of `count` values hold the median at this level.
 
-    They miss it with probability 2·P(X < r), X binomial with share 1/2: 2/2⁵ = 1/16 at count 5, r = 1.
+    At least 1. They miss it with probability 2·P(X < r), X binomial with share 1/2: 2/2⁵ = 1/16 at count 5, r = 1.
     """
     ranks = [rank for rank in range(1, count // 2 + 1) if 2 * special.bdtr(rank - 1, count, 0.5) <= 1 - level]
     return max(ranks, default=1)
@@ -75,17 +75,14 @@ def order_rank(count: int, level: float = LEVEL) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter:
-    """How far runs of a place scatter, pooled over all places.
+    """How far runs of a place scatter, pooled over all places."""
 
-    deviation: standard deviation of logarithms. freedom: of its variance.
-    """
-
-    deviation: float
-    freedom: int
+    deviation: float  # standard deviation of logarithms
+    freedom: int  # of its variance
 
     @classmethod
     def pooled(cls, places: Iterable[Mapping[str, Any]]) -> "Scatter | None":
-        """None if no place has two runs. places: from `scatter`."""
+        """Pool the places; None if no place has two runs. places: from `scatter`."""
         several = [(place["value"], place["n"] - 1) for place in places if place["n"] >= LEAST_RUNS]
         freedom = sum(each for _, each in several)
         if not freedom:
@@ -94,18 +91,24 @@ class Scatter:
         return cls(deviation=math.sqrt(squares / freedom), freedom=freedom)
 
     def half(self, *runs: int, level: float = LEVEL) -> float:
-        """Half the t interval of the logarithm of one place's median, or of the ratio of two. runs: of each place."""
+        """Return half the t interval of the logarithm of one place's median, or of the ratio of two.
+
+        runs: of each place.
+        """
         errors = math.fsum((MEDIAN_ERROR if count > LEAST_RUNS else 1) / count for count in runs)
         return _quantile(level, self.freedom) * self.deviation * math.sqrt(errors)
 
     def least(self, level: float = LEVEL) -> float:
-        """The lower end of the deviation's interval."""
+        """Return the lower end of the deviation's interval."""
         chi_square = 2 * float(special.gammaincinv(self.freedom / 2, (1 + level) / 2))  # its quantile
         return self.deviation * math.sqrt(self.freedom / chi_square)
 
 
 def scatter(values: Iterable[float | None]) -> dict[str, Any]:
-    """The standard deviation of the logarithms of what runs of a place measured: value, n. Null below two runs."""
+    """Return the standard deviation of the logarithms of what runs of a place measured: value, n.
+
+    Null below two runs.
+    """
     logs = [math.log(known) for value in values if (known := positive(value)) is not None]
     if len(logs) < LEAST_RUNS:
         return {**missing("fewer than two runs measured it"), "n": len(logs)}
@@ -118,7 +121,7 @@ def disjoint(one: Interval, other: Interval) -> bool:
 
 
 def holding(interval: Interval | None, value: float | None) -> dict[str, Any] | None:
-    """The interval, lengthened to hold a typical value of another kind that lies outside."""
+    """Lengthen the interval to hold a typical value of another kind that lies outside."""
     if interval is None or value is None:
         return None if interval is None else dict(interval)
     return _interval(interval["kind"], min(_end(interval["low"]), value), max(_end(interval["high"]), value))
@@ -134,11 +137,11 @@ def _end(end: float | None) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """An option with the figure that is compared, less being better, and its interval over seeds."""
+    """An option in a comparison."""
 
     label: str
-    figure: float
-    interval: Interval | None
+    figure: float  # what is compared; less is better
+    interval: Interval | None  # over seeds
     n_seeds: int
 
     def overlaps(self, other: "Contender") -> bool:
@@ -149,13 +152,13 @@ class Contender:
 
 
 def indistinguishable(chosen: Contender, others: Sequence[Contender]) -> list[str]:
-    """Labels of the others whose intervals overlap the chosen one's, sorted by their figures."""
+    """Return the labels of the others whose intervals overlap the chosen one's, sorted by their figures."""
     alike = [other for other in others if other.label != chosen.label and chosen.overlaps(other)]
     return [other.label for other in sorted(alike, key=lambda other: other.figure)]
 
 
 def tie_sentence(labels: Sequence[str]) -> str | None:
-    """The tie as a sentence, or None if there is none. labels: all that `indistinguishable` found."""
+    """Return the tie as a sentence, or None if there is none. labels: all that `indistinguishable` found."""
     if not labels:
         return None
     others = len(labels) - 1

@@ -8,7 +8,7 @@ from scalestudy.experiments.spec.reaching import arrival
 from scalestudy.training.config import Workload
 
 MANY = 1_000_000.0
-"""Numbers from here on are written with an exponent."""
+"""From this number on, an exponent is written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,14 +24,14 @@ class StudyMetric:
 
     @classmethod
     def of(cls, workload: Workload) -> Self:
-        """The metric that a spec's workload names."""
+        """Return the metric that a spec's workload names."""
         name = workload.metric.rpartition(":")[2]
         return cls(
             name=name, mode="min" if workload.metric_mode == "min" else "max", share=workload.metric == "accuracy"
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as in `summary.json`. `StudyMetric(**plain)` gives an equal metric."""
+        """Return plain data, as in `summary.json`. `StudyMetric(**plain)` gives an equal metric."""
         return dict(vars(self))
 
     @property
@@ -50,7 +50,7 @@ class StudyMetric:
         return f"best_{self.name}"
 
     def time_key(self, target: float) -> str:
-        """The MLflow metric for the training seconds to a target: `time_to_accuracy_0.85`."""
+        """Return the MLflow metric for the training seconds to a target: `time_to_accuracy_0.85`."""
         return f"time_to_{self.name}_{target:g}"
 
     @property
@@ -69,7 +69,7 @@ class StudyMetric:
         return "most accurate" if self.share else f"best {self.title}"
 
     def order(self, value: float) -> float:
-        """A sort key that puts the best value first."""
+        """Return a sort key that puts the best value first."""
         return -value if self.mode == "max" else value
 
     def better(self, value: float, other: float) -> bool:
@@ -77,23 +77,23 @@ class StudyMetric:
         return self.order(value) < self.order(other)
 
     def arrival(self, values: Sequence[float], target: float) -> int | None:
-        """Position of the first of two consecutive values that meet a target, or None: see `reaching.arrival`."""
+        """Return the position of the first of two consecutive values that meet a target, or None (`arrival`)."""
         return arrival(values, target, self.mode)
 
     def best(self, values: Iterable[float]) -> float | None:
-        """The best of the values, or None if there are none."""
+        """Return the best of the values, or None if there are none."""
         return min(values, key=self.order, default=None)
 
     def hardest_first(self, targets: Iterable[float]) -> list[float]:
-        """The targets in reverse order of being reached."""
+        """Return the targets in reverse order of being reached."""
         return sorted(targets, key=self.order)
 
     def easiest_first(self, targets: Iterable[float]) -> list[float]:
-        """The targets in the order in which they are reached."""
+        """Return the targets in the order in which they are reached."""
         return self.hardest_first(targets)[::-1]
 
     def text(self, value: float, digits: int = 3) -> str:
-        """A value as text: a share with so many decimals, anything else with at least so many significant digits."""
+        """Return a value as text: a share with `digits` decimals, others with at least as many significant digits."""
         if self.share:
             return f"{value:.{digits}f}"
         if 10.0**digits - 0.5 <= abs(value) < MANY:
@@ -101,7 +101,7 @@ class StudyMetric:
         return f"{value:.{digits}g}"
 
     def named(self, number: str) -> str:
-        """A number with the metric's name. Readers expect accuracy, so it is not named."""
+        """Return a number with the metric's name; accuracy, which readers expect, is not named."""
         return number if self.share else f"{number} {self.title}"
 
 

@@ -16,19 +16,19 @@ Figure = dict[str, Any]
 Summary = Mapping[str, Any]
 """The content of `summary.json`."""
 SUMMARY_VERSION = 2
-"""Of the summaries that are written now. One of another version is made anew by `report`."""
+"""Version of the summaries that are written now. `report` makes a summary of another version anew."""
 Row = Mapping[str, Any]
 """A row of one of the summary's tables."""
 NOTHING = "–"
-"""Stands in text for a figure that is missing."""
+"""The text for a figure that is missing."""
 UNBROKEN = "\u00a0"
 """A space at which no line is broken."""
 BEYOND_MEASURE = 1e18
-"""No study measures anything as large. A larger value is damage, and sums of it would overflow."""
+"""Larger than anything a study measures. A larger value is damage, and sums of it would overflow."""
 
 
 def missing(why: str) -> Figure:
-    """A figure that the study can't support, with the reason."""
+    """Return a figure that the study can't support, with the reason."""
     return {"value": None, "why": why}
 
 
@@ -38,7 +38,7 @@ def present(figure: Mapping[str, Any] | None) -> bool:
 
 
 def finite(value: Any) -> float | None:
-    """The value as a finite float. None if it is absent, infinite, NaN or no number."""
+    """Return the value as a finite float. None if it is absent, infinite, NaN or no number."""
     if type(value) is not float:  # asked for millions of times in a large study
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < BEYOND_MEASURE:
             return None
@@ -47,7 +47,7 @@ def finite(value: Any) -> float | None:
 
 
 def positive(value: Any) -> float | None:
-    """A finite float above zero, else None: a duration of zero or less was not measured."""
+    """Return a finite float above zero, else None: a duration of zero or less was not measured."""
     if type(value) is float:
         return value if 0 < value < BEYOND_MEASURE else None
     number = finite(value)
@@ -55,7 +55,7 @@ def positive(value: Any) -> float | None:
 
 
 def spread(values: Iterable[float | None], why: str) -> Figure:
-    """Median and range over seeds: value, low, high, n. Missing with this why if there is no value.
+    """Return median and range over seeds: value, low, high, n. Missing with this why if there is no value.
 
     Below five seeds only the range may be claimed (docs/formulas.md §6).
     """
@@ -66,29 +66,29 @@ def spread(values: Iterable[float | None], why: str) -> Figure:
 
 
 def median(values: Sequence[float]) -> float | None:
-    """The median, infinities included. None if there are no values."""
+    """Return the median, infinities included. None if there are no values."""
     return statistics.median(values) if values else None
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A number that is not there. lack: what is wrong with it. why: a clause without a full stop."""
+    """A number that is not there."""
 
-    lack: Literal["not known", "not identified"]
-    why: str
+    lack: Literal["not known", "not identified"]  # what is wrong with it
+    why: str  # a clause without a full stop
 
     def __str__(self) -> str:
         return f"{self.lack}: {self.why}"
 
 
 def part_of(summary: Mapping[str, Any], key: str) -> Figure:
-    """A part of the summary. Missing if an older version wrote none."""
+    """Return a part of the summary. Missing if an older version wrote none."""
     part = summary.get(key)
     return dict(part) if part is not None else missing(f"this summary has no {key.replace('_', ' ')}")
 
 
 def why_of(figure: Mapping[str, Any] | None) -> str:
-    """Why a figure is missing, as a clause without a full stop."""
+    """Return why a figure is missing, as a clause without a full stop."""
     return str((figure or {}).get("why") or "it was not measured").rstrip(". ")
 
 
@@ -98,12 +98,12 @@ def identified(estimate: Mapping[str, Any] | None) -> bool:
 
 
 def number_of(estimate: Mapping[str, Any] | None) -> float | None:
-    """The value of an estimate, or None if the data do not identify it."""
+    """Return the value of an estimate, or None if the data do not identify it."""
     return float(estimate["value"]) if estimate is not None and identified(estimate) else None
 
 
 def interval_of(estimate: Mapping[str, Any] | None) -> tuple[float, float] | None:
-    """low and high of an estimate, or None if it has none or the data do not identify it."""
+    """Return low and high of an estimate, or None if it has none or the data do not identify it."""
     if estimate is None or not identified(estimate) or estimate.get("low") is None or estimate.get("high") is None:
         return None
     return float(estimate["low"]), float(estimate["high"])
@@ -112,7 +112,7 @@ def interval_of(estimate: Mapping[str, Any] | None) -> tuple[float, float] | Non
 def estimate_text(
     estimate: Mapping[str, Any] | None, text: Callable[[float], str], *, space: str = " "
 ) -> str | Missing:
-    """`0.71 (0.48 to 0.93)`, or why there is no such number; `–` for an estimate that does not apply.
+    """Return `0.71 (0.48 to 0.93)`, or why there is no such number; `–` for an estimate that does not apply.
 
     space: between the words of the interval; `UNBROKEN` keeps it on one line.
     """
@@ -128,7 +128,7 @@ def estimate_text(
 
 
 def estimate_part(estimate: Estimate, advice: str = "") -> Figure:
-    """`{value, low, high}`, null for infinity. If it is not identified, also `identified` false and `why`.
+    """Return `{value, low, high}`, null for infinity. If it is not identified, also `identified` false and `why`.
 
     advice: what would identify it, added to the why.
     """
@@ -143,5 +143,5 @@ def estimate_part(estimate: Estimate, advice: str = "") -> Figure:
 
 
 def bound_part(value: float, why: str) -> Figure:
-    """An estimate made from bounds: it has a value, no interval, and is not identified for this reason."""
+    """Return an estimate made from bounds: it has a value, no interval, and is not identified for this reason."""
     return {"value": finite(value), "low": None, "high": None, "identified": False, "why": why}

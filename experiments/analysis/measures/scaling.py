@@ -35,17 +35,17 @@ NO_SPEEDUP = dict.fromkeys(("speedup", "efficiency", "karp_flatt", "retrograde")
 
 
 def speedup(seconds: float, base_seconds: float) -> float:
-    """S = X(N)/X(1), the ratio of throughputs: over the same examples the inverse ratio of seconds."""
+    """Return S = X(N)/X(1), the ratio of throughputs: over the same examples the inverse ratio of seconds."""
     return base_seconds / seconds
 
 
 def efficiency(speed_up: float, num_gpus: int) -> float:
-    """S/N: the share of N workers' time that brings speed."""
+    """Return S/N: the share of N workers' time that brings speed."""
     return speed_up / num_gpus
 
 
 def scaling_kind(params: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-    """strong if only num_gpus differs, weak if the batch a worker stays the same, else neither."""
+    """Return strong if only num_gpus differs, weak if the batch a worker stays the same, else neither."""
     changed = {key for key in params if params[key] != base.get(key)} - {"num_gpus"}
     if not changed:
         return STRONG
@@ -67,7 +67,7 @@ class Bases:
         self._sizes = {key: sorted(batches) for key, batches in self._by_batch.items()}
 
     def find(self, row: Row) -> Row | None:
-        """The row to compare another with, as in `find_base`."""
+        """Find the row to compare another with, as `find_base` does."""
         params = row["params"]
         share, odd = divmod(params["batch_size"], params["num_gpus"])
         weak = [{**params, "batch_size": share}] if not odd else []
@@ -83,7 +83,7 @@ class Bases:
 
 
 def find_base(row: Row, rows: Bases | Sequence[Row]) -> Row | None:
-    """The 1-GPU row that another is compared with: strong if there is one, else weak, else the nearest.
+    """Find the 1-GPU row that another is compared with: strong if there is one, else weak, else the nearest.
 
     Parameters other than num_gpus, batch_size and learning_rate must be equal, since they change the work itself.
     """
@@ -91,7 +91,7 @@ def find_base(row: Row, rows: Bases | Sequence[Row]) -> Row | None:
 
 
 def scaling_part(row: Row, rows: Bases | Sequence[Row]) -> dict[str, Any]:
-    """speedup, efficiency, karp_flatt, retrograde, scaling (base, strong, weak, neither) and base of a row.
+    """Return speedup, efficiency, karp_flatt, retrograde, scaling (base, strong, weak, neither) and base of a row.
 
     They are null with a why if they can't be had. karp_flatt: the serial part that the speed-up shows. retrograde:
     whether the workers are slower than one.
@@ -124,7 +124,7 @@ def scaling_part(row: Row, rows: Bases | Sequence[Row]) -> dict[str, Any]:
 
 
 def timing_rows(cells: Sequence[Cell], epoch_seconds_by_label: Mapping[str, Figure]) -> list[dict[str, Any]]:
-    """Cells pooled over the learning rate, which does not change the time of a step; of these, those on fewest nodes.
+    """Pool cells over the learning rate, which does not change the time of a step; of these keep those on fewest nodes.
 
     A row for each (num_gpus, batch_size) and other swept key has seconds an epoch, seconds a step by phase, speed-up
     and efficiency, steps and examples an epoch, whether its workers were on several nodes, and the `scatter` of its
@@ -166,26 +166,26 @@ def _pooled(pool: Sequence[Cell], epoch_seconds_by_label: Mapping[str, Figure]) 
 
 
 def seconds_per_example(phases: Figure, params: Mapping[str, Any]) -> Figure:
-    """Forward and backward seconds a step over the examples of one worker, m = B/K."""
+    """Return the forward and backward seconds a step over the examples of one worker, m = B/K."""
     if not present(phases):
         return missing(phases["why"])
     return {"value": phases["forward_backward"] * params["num_gpus"] / params["batch_size"]}
 
 
 def steps_an_epoch(trials: Sequence[Trial]) -> int | None:
-    """Steps of a whole epoch, or None if none was recorded."""
+    """Return the steps of a whole epoch, or None if none was recorded."""
     counts = [positive(epoch.get("steps")) for trial in trials for epoch in timed_epochs(trial)]
     return max((int(count) for count in counts if count is not None), default=None)
 
 
 def straggler_ratio(trials: Sequence[Trial]) -> float | None:
-    """Compute of the slowest worker over the median one's: median of the epochs, or None if it was not recorded."""
+    """Return the slowest worker's compute over the median one's, the epochs' median; None if not recorded."""
     ratios = [positive(epoch.get("straggler_ratio")) for trial in trials for epoch in timed_epochs(trial)]
     return median([ratio for ratio in ratios if ratio is not None])
 
 
 def run_scatter(runs: Sequence[Trial]) -> dict[str, Figure]:
-    """How far the runs of a place scatter (`intervals.scatter`).
+    """Return how far the runs of a place scatter (`intervals.scatter`).
 
     In seconds (a step), forward_backward (its seconds), data and gradient_sync (shares of a step) and straggler_ratio.
     """
@@ -206,16 +206,12 @@ def run_scatter(runs: Sequence[Trial]) -> dict[str, Figure]:
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingAnswer:
-    """Whether more workers were faster than one at the same batch.
-
-    best, worst: timing rows of the smallest num_gpus above 1. most: the row of the largest speed-up, if it has more
-    workers than these. topic and text: the answer as `topic: text`.
-    """
+    """Whether more workers were faster than one at the same batch. It reads `topic: text`."""
 
     num_gpus: int
-    best: Row
-    worst: Row
-    most: Row | None
+    best: Row  # the fastest timing row of the smallest num_gpus above 1
+    worst: Row  # the slowest one
+    most: Row | None  # the row of the largest speed-up, if it has more workers than these
     topic: str
     text: str
 
@@ -225,7 +221,7 @@ class ScalingAnswer:
         return [self.best, self.worst, *([self.most] if self.most is not None else [])]
 
     def to_dict(self) -> dict[str, Any]:
-        """The `scaling` of `summary.json`."""
+        """Return the `scaling` of `summary.json`."""
         figures = ("label", "speedup", "efficiency")
         return {
             "num_gpus": self.num_gpus,
@@ -236,10 +232,10 @@ class ScalingAnswer:
 
 
 def scaling_answer(rows: Sequence[Row]) -> ScalingAnswer | None:
-    """Were more workers faster than one at the same batch? None if the study has no such pair. rows: timing rows.
+    """Say whether more workers were faster than one at the same batch. None if the study has no such pair.
 
-    Faster and slower are said only where the interval of the ratio (90 %, over all batch sizes at once, from the
-    scatter of runs over all places) excludes 1.
+    rows: timing rows. Faster and slower are said only where the interval of the ratio (90 %, over all batch sizes at
+    once, from the scatter of runs over all places) excludes 1.
     """
     strong = [row for row in rows if row["scaling"] == STRONG and row["speedup"] is not None]
     if not strong:

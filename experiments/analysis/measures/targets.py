@@ -26,13 +26,13 @@ SAME_TIME_SECONDS = 0.1
 
 
 def target_row(cell: Cell, target: float) -> dict[str, Any]:
-    """Time to one target as measured in one cell: seconds, n_seeds, reached, censored, cut, upper_bound, why.
+    """Return the time to one target as measured in one cell: seconds, n_seeds, reached, censored, cut, upper_bound,
+    why.
 
     seconds: training only, undisturbed if the cell has timing runs; the median over seeds (`median_time`). n_seeds:
-    seeds that ended in a way that says something of the target. reached: how many of them met it. censored: how many
-    ended before it with no sign that they would have missed it. cut: how many of these were stopped before their last
-    epoch. upper_bound: whether a seed met the target at its
-    first evaluation, which then stands for the time.
+    seeds whose end says something about the target. reached: how many of them met it. censored: how many ended before
+    it with no sign that they would have missed it. cut: how many of these were stopped before their last epoch.
+    upper_bound: whether a seed met the target at its first evaluation, which then stands for the time.
     """
     counted = cell.counted if cell.is_timed else []
     curves = [(trial["status"], cell.curve(trial)) for trial in counted]
@@ -65,10 +65,10 @@ def target_row(cell: Cell, target: float) -> dict[str, Any]:
 
 
 def median_time(times: Sequence[tuple[float, bool]]) -> float:
-    """Kaplan and Meier's median of times to an event; infinity if it lies beyond what was observed.
+    """Return Kaplan and Meier's median of times to an event; infinity if it lies beyond what was observed.
 
     times: (time, whether the event came then). If it did not, the observation ended at that time. An infinite time with
-    the event is one that never comes. With every event known it is the ordinary median.
+    the event is an event that never comes. If every event is known it is the ordinary median.
     """
     left, surviving = len(times), 1.0
     half: float | None = None  # the time at which exactly half survive; the median is the middle of it and the next
@@ -87,7 +87,9 @@ def median_time(times: Sequence[tuple[float, bool]]) -> float:
 def study_cost(
     trials: Sequence[Trial], wall_seconds: float | None, price_per_gpu_hour: float | None = None
 ) -> dict[str, Any]:
-    """wall_seconds, train_seconds and worker_seconds (training, summed), critical_path_seconds, overhead_ratio, cost.
+    """Return what the study took, in time and cost.
+
+    wall_seconds, train_seconds and worker_seconds (training, summed), critical_path_seconds, overhead_ratio, cost.
 
     overhead_ratio = wall_seconds ÷ critical_path_seconds; 1 would be a study that did nothing but train. Evaluation
     counts as overhead, since train_seconds is time in steps only. wall_seconds: None takes the time from the first
@@ -113,7 +115,7 @@ def study_cost(
 
 
 def critical_path_seconds(trials: Sequence[Trial]) -> float:
-    """Training seconds of the longest chain of trials in which each begins after the one before has ended.
+    """Return the training seconds of the longest chain of trials in which each begins after the one before has ended.
 
     If trials ran one at a time, this is the sum of their training seconds. It is weighted interval scheduling over
     [started_at, ended_at], O(n log n). Trials without both times count as run one after the other.
@@ -130,7 +132,7 @@ def critical_path_seconds(trials: Sequence[Trial]) -> float:
 
 
 def _span(trial: Trial) -> tuple[float, float] | None:
-    """Start and end as POSIX seconds, or None if one is missing or the end is before the start."""
+    """Return start and end as POSIX seconds, or None if one is missing or the end is before the start."""
     try:
         start, end = (datetime.fromisoformat(str(trial.get(key))).timestamp() for key in ("started_at", "ended_at"))
     except ValueError:
@@ -139,7 +141,7 @@ def _span(trial: Trial) -> tuple[float, float] | None:
 
 
 def cost_of(worker_seconds: float | None, price_per_gpu_hour: float | None) -> float | None:
-    """The price of worker-seconds, in the currency of the hourly price. None if either is unknown."""
+    """Return the price of worker-seconds, in the currency of the hourly price. None if either is unknown."""
     if worker_seconds is None or price_per_gpu_hour is None:
         return None
     return worker_seconds / SECONDS_PER_HOUR * price_per_gpu_hour

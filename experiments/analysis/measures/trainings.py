@@ -37,42 +37,38 @@ Edge = Literal["lowest", "highest"]
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One training.
-
-    curve: (steps so far, value of the metric) after each epoch. final: the metric after the last epoch, if it finished.
-    examples_per_step: the batch size, or less if an epoch ends in a smaller batch. noise: mean |G|² and tr Σ over the
-    epochs that have them. noise_steps: the steps of these epochs. status: how it ended. epoch_examples: the training
-    set's size, None if it was not recorded.
-    """
+    """One training."""
 
     num_gpus: int
     batch_size: int
     rate: float
     seed: int
-    curve: tuple[tuple[float, float], ...]
-    final: float | None
-    examples_per_step: float
-    noise: tuple[float, float] | None
-    noise_steps: int
-    status: str = "finished"
-    epoch_examples: float | None = None
+    curve: tuple[tuple[float, float], ...]  # (steps so far, value of the metric) after each epoch
+    final: float | None  # the metric after the last epoch, if it finished
+    examples_per_step: float  # the batch size, or less if an epoch ends in a smaller batch
+    noise: tuple[float, float] | None  # mean |G|² and tr Σ over the epochs that have them
+    noise_steps: int  # the steps of these epochs
+    status: str = "finished"  # how it ended
+    epoch_examples: float | None = None  # the training set's size, None if it was not recorded
 
 
 @dataclass(frozen=True, kw_only=True)
 class BestRate:
     """The rate of the smallest median cost over seeds.
 
-    edge: whether it is the lowest or highest of its grid, which makes it and its costs bounds. A single rate is the
-    lowest. rates: how many were tried. costs: its own, by seed. fair: a cost a seed that choosing the rate does not
-    flatter (`fair_costs`). low, high: the range in which the best rate lies. It holds the neighbouring rates that
-    can't be told apart from it, and reaches half way to the next ones.
+    `low` to `high` is the range in which the best rate lies. It holds the neighbouring rates that can't be told apart
+    from it, and reaches half way to the next ones.
     """
 
     rate: float
     edge: Edge | None
-    rates: int
-    costs: tuple[float, ...]
-    fair: tuple[float, ...]
+    """Whether it is the lowest or highest of its grid, which makes it and its costs bounds.
+
+    A single rate is the lowest.
+    """
+    rates: int  # how many were tried
+    costs: tuple[float, ...]  # at this rate, by seed
+    fair: tuple[float, ...]  # a cost a seed that choosing the rate does not flatter (`fair_costs`)
     low: float
     high: float
 
@@ -89,18 +85,14 @@ class BestRate:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPoint:
-    """Steps to a target at one batch size.
-
-    best: None if the target was not reached. upper_bound: at the best rate a seed met the target within its first
-    epoch, whose steps then stand for it. stopped: seeds that were stopped before the target, at the best rate or, if
-    there is none, at any rate; they are left out.
-    """
+    """Steps to a target at one batch size."""
 
     batch_size: int
     examples_per_step: float
-    best: BestRate | None
-    upper_bound: bool
+    best: BestRate | None  # None if the target was not reached
+    upper_bound: bool  # at the best rate a seed met the target within its first epoch, whose steps then stand for it
     stopped: int = 0
+    """Seeds stopped before the target, at the best rate or, if there is none, at any rate; they are left out."""
 
     @property
     def measured(self) -> bool:
@@ -123,7 +115,7 @@ class BatchPoint:
 
 
 def trainings_of(cells: Iterable[Cell]) -> list[Training]:
-    """The trainings that say something about their batch size and rate. Rates of zero or less are left out.
+    """Return the trainings that say something about their batch size and rate. Rates of zero or less are left out.
 
     An inferred cell has none, since its trainings belong to another cell.
     """
@@ -179,7 +171,7 @@ def _training(cell: Cell, trial: Trial) -> Training:
 
 
 def batch_points(trainings: Sequence[Training], target: float, metric: StudyMetric) -> list[BatchPoint]:
-    """The steps to a target at each batch size, the smallest first."""
+    """Return the steps to a target at each batch size, the smallest first."""
     told = [(training, time_to_target(training.curve, target, metric)) for training in trainings]
     costs, seeds = _pooled(told), _told(told)
     points = []
@@ -200,10 +192,10 @@ def batch_points(trainings: Sequence[Training], target: float, metric: StudyMetr
 
 
 def final_rates(trainings: Sequence[Training], metric: StudyMetric) -> dict[int, BestRate | None]:
-    """The rate of the best metric after the last epoch, by batch size.
+    """Return the rate of the best metric after the last epoch, by batch size.
 
-    Trainings that failed have missed it. Those that were stopped are left out. None for a batch size of which a
-    training stopped at the target: how far it would have come is not known.
+    Trainings that failed have missed it. Those that were stopped are left out. A batch size has None if one of its
+    trainings stopped at the target: how far that training would have come is not known.
     """
     orders = [math.inf if training.final is None else metric.order(training.final) for training in trainings]
     costs = _pooled(list(zip(trainings, orders, strict=True)))
@@ -221,7 +213,7 @@ def _by_batch(trainings: Sequence[Training]) -> dict[int, list[Training]]:
 
 
 def _pooled(costs: Sequence[tuple[Training, float]]) -> Grid:
-    """Medians over num_gpus, by batch size, rate and seed. Seeds that were stopped before they had a cost are left out.
+    """Return medians over num_gpus, by batch size, rate and seed, without seeds stopped before they had a cost.
 
     A rate at which no seed has a cost counts as tried and missed: a scheduler stops what others are ahead of.
     """
@@ -233,7 +225,10 @@ def _pooled(costs: Sequence[tuple[Training, float]]) -> Grid:
 
 
 def _told(costs: Sequence[tuple[Training, float]]) -> dict[tuple[int, float], dict[int, list[float]]]:
-    """A seed's costs on every num_gpus, by (batch size, rate) and seed. Empty for a seed that was stopped on all."""
+    """Return a seed's costs on every num_gpus, by (batch size, rate) and seed.
+
+    Empty for a seed that was stopped on all.
+    """
     told: dict[tuple[int, float], dict[int, list[float]]] = defaultdict(dict)
     for training, cost in costs:
         found = told[training.batch_size, training.rate].setdefault(training.seed, [])
@@ -243,7 +238,7 @@ def _told(costs: Sequence[tuple[Training, float]]) -> dict[tuple[int, float], di
 
 
 def best_rate(costs: Costs) -> BestRate | None:
-    """The best rate of one batch size, or None if at every rate half of the seeds or more missed.
+    """Return the best rate of one batch size, or None if at every rate half of the seeds or more missed.
 
     Of equal medians the one of the lowest rate counts.
     """
@@ -266,7 +261,7 @@ def best_rate(costs: Costs) -> BestRate | None:
 
 
 def fair_costs(costs: Costs, best: float) -> tuple[float, ...]:
-    """A cost for each seed of the best rate, at the rate that the other seeds alone would have chosen for it.
+    """Return a cost for each seed of the best rate, at the rate that the other seeds alone would have chosen for it.
 
     The smallest of several medians is too small, since the choice follows the noise of the seeds that are reported:
     five equally good rates and five seeds with 5 % noise give 2 % too few steps. A rate chosen by the other seeds has
@@ -286,11 +281,11 @@ def fair_costs(costs: Costs, best: float) -> tuple[float, ...]:
 
 
 def _range(costs: Costs, rates: Sequence[float], best: int) -> tuple[float, float]:
-    """Ends of the range in which the best rate lies. best: its place among the rates."""
+    """Return the ends of the range in which the best rate lies. best: its place among the rates."""
     if len(rates) == 1:
         return rates[0], rates[0]
     first = last = best
-    farthest = 1 if len(costs[rates[best]]) == 1 else len(rates)  # one seed tells no two rates apart, so go one step
+    farthest = 1 if len(costs[rates[best]]) == 1 else len(rates)  # one seed can't rank two rates, so go one step
     while first > 0 and best - first < farthest and alike(costs[rates[best]], costs[rates[first - 1]]):
         first -= 1
     while last < len(rates) - 1 and last - best < farthest and alike(costs[rates[best]], costs[rates[last + 1]]):
@@ -301,11 +296,11 @@ def _range(costs: Costs, rates: Sequence[float], best: int) -> tuple[float, floa
 
 
 def alike(best: Mapping[int, float], other: Mapping[int, float]) -> bool:
-    """Whether the seeds can't tell another rate's costs from those of the best.
+    """Whether the seeds can't tell another rate's costs from the best's.
 
     If five or more seeds reached the target at both, the t interval of their differences decides: a seed starts from
-    the same parameters at both. Fewer are alike if their ranges overlap, a single one always. A rate at which half of
-    the seeds missed is never alike.
+    the same parameters at both. Fewer count as equal if their ranges overlap, a single one always. A rate at which half
+    of the seeds missed never does.
     """
     if not math.isfinite(statistics.median(other.values())):
         return False

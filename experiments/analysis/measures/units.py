@@ -8,11 +8,11 @@ from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import NOTHING, Figure, Summary
 
 LONGEST_LINE = 900
-"""Characters of a line, so that five of them fit MLflow's note however many cells they name."""
+"""Most characters of a line: five such lines fit MLflow's note, however many cells they name."""
 MOST_LINES = 5
 """Lines of an answer."""
 FLAGGED = "†"
-"""Follows a number that comes from timings with a flag."""
+"""The mark after a number that comes from flagged timings."""
 FLAG_VERDICTS: Mapping[str, str] = {
     "oversubscribed": "There were more threads than cores ({}): these timings say little about scaling.",
     "disturbed": "Other work ran on the same node ({}): these timings are disturbed.",
@@ -20,22 +20,22 @@ FLAG_VERDICTS: Mapping[str, str] = {
 
 
 def clipped(text: str, longest: int = LONGEST_LINE) -> str:
-    """The text, cut between words if it is longer than that."""
+    """Cut the text between words if it is longer than that."""
     return text if len(text) <= longest else f"{text[: longest - 2].rsplit(' ', 1)[0].rstrip(',;:')} …"
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 seed`, `3 seeds`."""
+    """Return `1 seed`, `3 seeds`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def limit_words(max_gpus: int | None) -> str:
-    """`with at most 2 workers `, to follow a noun; empty without a limit."""
+    """Return `with at most 2 workers `, to follow a noun; empty without a limit."""
     return "" if max_gpus is None else f"with at most {plural(max_gpus, 'worker')} "
 
 
 def seconds_text(seconds: float | None) -> str:
-    """Seconds to three digits; minutes or hours if that reads better."""
+    """Return seconds to three digits; minutes or hours if they read better."""
     if seconds is None:
         return NOTHING
     if seconds >= 7200:
@@ -46,7 +46,7 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def brief_seconds(seconds: float) -> str:
-    """Seconds that may be far below one: `13.2 ms`, `315 µs`."""
+    """Return the seconds that may be far below one: `13.2 ms`, `315 µs`."""
     if abs(seconds) >= 1:
         return seconds_text(seconds)
     if abs(seconds) >= 1e-3:
@@ -55,7 +55,10 @@ def brief_seconds(seconds: float) -> str:
 
 
 def range_text(interval: Figure | None) -> str:
-    """`2.1 s to 2.4 s over seeds`, or `… at 90%` if it is more than their range. Empty if low and high are equal."""
+    """Return `2.1 s to 2.4 s over seeds`, or `… at 90%` if it is more than their range.
+
+    Empty if low and high are equal.
+    """
     if interval is None or interval["low"] is None or interval["low"] == interval["high"]:
         return ""
     if interval["high"] is None:
@@ -65,33 +68,33 @@ def range_text(interval: Figure | None) -> str:
 
 
 def three_digits(value: float) -> str:
-    """A number above zero to about three digits, trailing zeros kept so that columns line up: 1.90, 0.430, 127."""
+    """Return a number above zero to about three digits, with trailing zeros to align columns: 1.90, 0.430, 127."""
     places = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
     return f"{value:,.{places}f}" if value >= 0.01 else f"{value:.3g}"
 
 
 def money_text(cost: float) -> str:
-    """A cost. It has no currency, since the price has none."""
+    """Return a cost. It has no currency, since the price has none."""
     return f"{cost:.2f}" if cost >= 1 else f"{cost:.2g}"
 
 
 def marked_seconds(choice: Figure) -> str:
-    """The seconds of a choice, marked if its timings have flags."""
+    """Return the seconds of a choice, marked if its timings have flags."""
     return f"{seconds_text(choice['seconds'])}{FLAGGED if choice['flags'] else ''}"
 
 
 def metric_of(part: Mapping[str, Any]) -> StudyMetric:
-    """The metric of a study. part: `study` or `recommendation` of its summary."""
+    """Return the metric of a study. part: `study` or `recommendation` of its summary."""
     return StudyMetric(**part["metric"])
 
 
 def period_of(summary: Summary) -> str:
-    """What words call the steps from one evaluation to the next: `epoch`, or `evaluation` where they are no epoch."""
+    """Return the word for the steps between evaluations: `epoch`, or `evaluation` where they are no epoch."""
     return "evaluation" if "every" in summary["study"] else "epoch"
 
 
 def length_text(summary: Summary) -> str:
-    """How long a study trains: `10 epochs`, `1,000 steps, evaluated 10 times`."""
+    """Return how long a study trains: `10 epochs`, `1,000 steps, evaluated 10 times`."""
     study = summary["study"]
     if "every" not in study:
         return f"{study['epochs']} epochs"
@@ -101,18 +104,18 @@ def length_text(summary: Summary) -> str:
 
 
 def other_parameters(summary: Summary) -> list[str]:
-    """Swept parameters other than num_gpus, batch_size and learning_rate."""
+    """Return the swept parameters other than num_gpus, batch_size and learning_rate."""
     fixed = ("num_gpus", "batch_size", "learning_rate")
     return [key for key in (summary["cells"][0]["params"] if summary["cells"] else {}) if key not in fixed]
 
 
 def plain_text(value: Any) -> str:
-    """A swept value; a number without needless zeros."""
+    """Return a swept value; a number without needless zeros."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def setting_text(value: Any) -> str:
-    """A value that training picked by itself, as people write it: true, bf16, [0.6, 0.4]."""
+    """Return a value that training picked by itself, as people write it: true, bf16, [0.6, 0.4]."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(setting_text(each) for each in value)}]"
     if isinstance(value, float):
@@ -121,7 +124,7 @@ def setting_text(value: Any) -> str:
 
 
 def flag_verdict_words(cause: str, labels: Sequence[str], most: int | None = None) -> str:
-    """The sentence of a verdict on flagged timings. most: so many cells are named, and the rest counted."""
+    """Return the sentence of a verdict on flagged timings. most: how many cells it names; it counts the rest."""
     named = ", ".join(labels[:most])
     more = f" and {len(labels) - most} more" if most is not None and len(labels) > most else ""
     return FLAG_VERDICTS[cause].format(named + more)

@@ -1,4 +1,4 @@
-"""Usable records, and what one trial says.
+"""Usable records, and the figures of one trial.
 
 A trial is one line of `trials.jsonl` (docs/concepts.md: Words). A damaged line does not stop a report: one that does
 not say what ran, or how it ended, is left out of every figure, and a caveat says so. A missing, zero or negative
@@ -23,23 +23,27 @@ from scalestudy.training.records import PHASES as PHASES
 
 Trial = Mapping[str, Any]
 STATUSES = ("finished", "at_target", "stopped", "diverged", "out_of_memory", "failed", "skipped")
-"""How trials end. A scheduler has stopped those that are `stopped`; those `at_target` had reached the study's hardest
-target, with which `targets.stop` ends a training."""
+"""How trials end. A scheduler ended those that are `stopped`.
+
+`targets.stop` ended those `at_target` when they reached the study's hardest target.
+"""
 CUT = ("at_target", "stopped")
-"""Statuses of trainings that ended before their last epoch, so that their last metric is not that of a whole one."""
+"""Statuses of trainings that ended before their last epoch, so that their last metric is no whole training's."""
 COUNTED = (*TIMED, "diverged", "out_of_memory")
 """Statuses that say something about the cell: such a trial misses the targets that it did not reach."""
 EPOCHS_WITHOUT_FIRST = 3
-"""A trial with so many epochs leaves the first one, which warms up caches, buffers and threads, out of its timings."""
+"""From this many epochs on, a trial's timings leave out the first, which warms up caches, buffers and threads."""
 WITHOUT_FIRST = "without_first_epoch"
 """Key that `usable` adds to a trial that was cut whose first epoch is left out, however few epochs it has."""
 ON_MORE_NODES = "on_more_nodes"
-"""Key that `usable` adds to a trial whose workers were on more nodes than those of another trial like it. The network
-between them slows such a trial, so that it gives no timings."""
+"""Key that `usable` adds to a trial whose workers were on more nodes than another trial of its kind.
+
+The network between them slows such a trial, so that it gives no timings.
+"""
 
 
 class Epochs(list[Mapping[str, Any]]):
-    """Epochs that `epochs_of` has put in order already. What is asked of them often is worked out once."""
+    """Epochs that `epochs_of` has put in order. Figures that are asked for often are computed once."""
 
     @cached_property
     def with_time(self) -> list[int]:
@@ -61,7 +65,7 @@ class Usable(list[Trial]):
 
 
 def usable(trials: Sequence[Trial]) -> Usable:
-    """The lines with an id, a known status and whole parameters. Their epochs are in order.
+    """Return the lines with an id, a known status and whole parameters, their epochs in order.
 
     A training that was cut is marked `WITHOUT_FIRST` if its siblings' timings leave out the first epoch. Siblings have
     the same steps, whatever their rate and seed. A training that was cut has too few epochs to leave out the first,
@@ -90,7 +94,7 @@ def usable(trials: Sequence[Trial]) -> Usable:
 
 
 def _like(trial: Trial) -> str:
-    """What trials have in common whose timings are repeats: their cell; of timing runs their kind of step."""
+    """Return the key of trials whose timings are repeats: their cell; for timing runs, their kind of step."""
     return step_key(trial["params"]) if is_timing(trial) else label(cell_of(trial["params"]))
 
 
@@ -116,7 +120,7 @@ def _whole(value: Any) -> bool:
 
 
 def epochs_of(trial: Trial) -> Epochs:
-    """The records of the trial's epochs, in order. The first record of an epoch wins.
+    """Return the records of the trial's epochs, in order. The first record of an epoch wins.
 
     A record that does not name its epoch is numbered by its place.
     """
@@ -131,7 +135,7 @@ def epochs_of(trial: Trial) -> Epochs:
 
 
 def timed_epochs(trial: Trial) -> list[Mapping[str, Any]]:
-    """The epochs that timings are taken from: those with a time, from the second on if there are enough.
+    """Return the epochs that timings are taken from: epochs with a time, from the second on if there are enough.
 
     A trial marked `WITHOUT_FIRST` leaves out its first epoch too, so that it can be compared with its siblings. One
     marked `ON_MORE_NODES` has none.
@@ -141,7 +145,7 @@ def timed_epochs(trial: Trial) -> list[Mapping[str, Any]]:
 
 
 def timed_phases(trial: Trial) -> list[dict[str, float] | None]:
-    """`epoch_phases` of the epochs that timings are taken from."""
+    """Return `epoch_phases` of the epochs that timings are taken from."""
     epochs = epochs_of(trial)
     return [epochs.phases[place] for place in _timed_places(trial, epochs)]
 
@@ -156,25 +160,25 @@ def _timed_places(trial: Trial, epochs: Epochs) -> list[int]:
 
 
 def test_values(trial: Trial, metric: StudyMetric) -> list[float]:
-    """The metric after each epoch that has it."""
+    """Return the metric after each epoch that has it."""
     key = metric.key
     values = [finite(epoch.get(key)) for epoch in epochs_of(trial)]
     return [value for value in values if value is not None]
 
 
 def final_value(trial: Trial, metric: StudyMetric) -> float | None:
-    """The metric after the last epoch, as in the book."""
+    """Return the metric after the last epoch, as in the book."""
     values = test_values(trial, metric)
     return values[-1] if values else None
 
 
 def best_value(trial: Trial, metric: StudyMetric) -> float | None:
-    """The best value of the metric after any epoch."""
+    """Return the best value of the metric after any epoch."""
     return metric.best(test_values(trial, metric))
 
 
 def curve(trial: Trial, metric: StudyMetric, epoch_seconds: float | None = None) -> list[tuple[float, float]]:
-    """(training seconds so far, value of the metric) after each epoch, up to the first epoch without a time.
+    """Return (training seconds so far, value of the metric) after each epoch, up to the first epoch without a time.
 
     Evaluation is not timed (docs/formulas.md §6). epoch_seconds: duration of an undisturbed epoch, of unequal periods
     of the longest; None: as measured.
@@ -197,7 +201,7 @@ def curve(trial: Trial, metric: StudyMetric, epoch_seconds: float | None = None)
 
 
 def time_to_target(points: Sequence[tuple[float, float]], target: float, metric: StudyMetric) -> float:
-    """Training seconds until the target is reached (`StudyMetric.arrival`); infinity if it never is.
+    """Return the training seconds until the target is reached (`StudyMetric.arrival`); infinity if it never is.
 
     points: from `curve`. The time is interpolated between the evaluation that reaches it and the one before. The first
     evaluation's time is an upper bound and stands for the time (docs/formulas.md §6).
@@ -223,7 +227,7 @@ def censored(status: str, cost: float) -> bool:
 
 
 def train_seconds(trial: Trial) -> float:
-    """Seconds in training steps: as recorded, else the sum over its epochs. 0 if no step ran."""
+    """Return the seconds in training steps: as recorded, else the sum over its epochs. 0 if no step ran."""
     total = finite(trial.get("train_seconds"))
     if total is not None and total >= 0:
         return total
@@ -231,7 +235,7 @@ def train_seconds(trial: Trial) -> float:
 
 
 def steps_of(epoch: Mapping[str, Any], batch_size: int) -> float | None:
-    """Steps of an epoch: as recorded, else from its examples. None if neither is known."""
+    """Return the steps of an epoch: as recorded, else from its examples. None if neither is known."""
     steps, samples = positive(epoch.get("steps")), positive(epoch.get("samples"))
     if steps is not None and steps >= 1:
         return steps
@@ -239,7 +243,7 @@ def steps_of(epoch: Mapping[str, Any], batch_size: int) -> float | None:
 
 
 def epoch_phases(epoch: Mapping[str, Any]) -> dict[str, float] | None:
-    """Seconds a step of each phase, in the order of a step. None if a phase was not measured."""
+    """Return the seconds a step of each phase, in the order of a step. None if a phase was not measured."""
     phases, steps = epoch.get("phases"), positive(epoch.get("steps"))
     if not isinstance(phases, Mapping) or steps is None:
         return None
@@ -249,12 +253,12 @@ def epoch_phases(epoch: Mapping[str, Any]) -> dict[str, float] | None:
 
 
 def nodes_of(trial: Trial) -> int:
-    """On how many nodes its workers were; 1 if it does not say."""
+    """Return on how many nodes its workers were; 1 if it does not say."""
     return min((trial.get("world") or {}).get("nodes") or 1, int(trial["params"]["num_gpus"]))
 
 
 def samples_per_second(epoch: Mapping[str, Any]) -> float | None:
-    """Examples a second over all workers: as recorded, else samples over the epoch's training seconds."""
+    """Return the examples a second over all workers: as recorded, else samples over the epoch's training seconds."""
     recorded = positive(epoch.get("samples_per_second"))
     samples, seconds = positive(epoch.get("samples")), positive(epoch.get("train_seconds"))
     return recorded or (samples / seconds if samples and seconds else None)
@@ -266,12 +270,12 @@ def is_timing(trial: Trial) -> bool:
 
 
 def without_timing_runs(trials: Iterable[Trial]) -> list[Trial]:
-    """The lines that belong to trainings."""
+    """Return the lines of trainings."""
     return [trial for trial in trials if not is_timing(trial)]
 
 
 def timings_by_step(trials: Sequence[Trial]) -> dict[str, tuple[Trial, ...]]:
-    """The timing runs that ended well, in their order, by the step that they timed (`step_key`)."""
+    """Return the timing runs that ended well, in their order, by the step that they timed (`step_key`)."""
     runs: dict[str, tuple[Trial, ...]] = {}
     for trial in trials:
         if is_timing(trial) and trial["status"] in TIMED and _rated(trial):
@@ -281,7 +285,7 @@ def timings_by_step(trials: Sequence[Trial]) -> dict[str, tuple[Trial, ...]]:
 
 
 def _rated(timing: Trial) -> list[tuple[float, float, float]]:
-    """Examples, steps and their seconds at the rate after the warm-up, for each epoch that timings are taken from."""
+    """Return examples, steps and their seconds at the rate after the warm-up, for each timed epoch."""
     rated = []
     for epoch in timed_epochs(timing):
         samples, steps, rate = positive(epoch.get("samples")), positive(epoch.get("steps")), samples_per_second(epoch)
@@ -291,19 +295,19 @@ def _rated(timing: Trial) -> list[tuple[float, float, float]]:
 
 
 def undisturbed_rates(timings: Iterable[Trial]) -> list[float]:
-    """Samples/s over all workers, of each run."""
+    """Return the samples/s over all workers, of each run."""
     runs = [_rated(timing) for timing in timings]
     return [sum(samples for samples, _, _ in run) / sum(seconds for _, _, seconds in run) for run in runs if run]
 
 
 def undisturbed_step_seconds(timings: Iterable[Trial]) -> list[float]:
-    """Seconds a step, of each run."""
+    """Return the seconds a step, of each run."""
     runs = [_rated(timing) for timing in timings]
     return [sum(seconds for _, _, seconds in run) / sum(steps for _, steps, _ in run) for run in runs if run]
 
 
 def undisturbed_repeats(timings: Iterable[Trial], steps: float | None) -> list[tuple[float | None, float | None]]:
-    """(seconds an epoch of so many steps, samples/s) for each epoch of each run."""
+    """Return (seconds an epoch of so many steps, samples/s) for each epoch of each run."""
     return [
         (None if steps is None else seconds / made * steps, samples / seconds)
         for timing in timings
@@ -312,7 +316,7 @@ def undisturbed_repeats(timings: Iterable[Trial], steps: float | None) -> list[t
 
 
 def undisturbed_phase_seconds(timings: Sequence[Trial]) -> Figure:
-    """Seconds a step of each phase: the undisturbed step, divided as the steps that were profiled."""
+    """Return seconds a step of each phase: the undisturbed step, divided as the profiled steps were."""
     timed = [each for timing in timings for each in zip(timed_phases(timing), timed_epochs(timing), strict=True)]
     epochs = [(phases, epoch["steps"]) for phases, epoch in timed if phases]
     sums: Mapping[str, float] = {name: math.fsum(phases[name] * steps for phases, steps in epochs) for name in PHASES}
@@ -323,13 +327,13 @@ def undisturbed_phase_seconds(timings: Sequence[Trial]) -> Figure:
 
 
 def timing_counts(trials: Sequence[Trial]) -> dict[str, int]:
-    """How many timing runs there were, and how many of them gave figures."""
+    """Return how many timing runs there were, and how many of them gave figures."""
     runs = [trial for trial in trials if is_timing(trial)]
     return {"runs": len(runs), "used": sum(map(len, timings_by_step(runs).values()))}
 
 
 def unusable_caveat(lines: Sequence[Trial], used: Sequence[Trial]) -> str | None:
-    """A sentence about the lines that were left out, or None."""
+    """Return a sentence about the lines that were left out, or None."""
     count = len(lines) - len(used)
     if not count:
         return None
@@ -341,7 +345,7 @@ def unusable_caveat(lines: Sequence[Trial], used: Sequence[Trial]) -> str | None
 
 
 def cut_caveats(trials: Sequence[Trial]) -> list[str]:
-    """Sentences about the trainings that ended before their last epoch."""
+    """Return sentences about the trainings that ended before their last epoch."""
     counts = Counter(trial["status"] for trial in without_timing_runs(trials))
     words = {
         "stopped": "stopped early. Whether one that had not met a target would have met it is not known: the time to "
@@ -356,7 +360,7 @@ def cut_caveats(trials: Sequence[Trial]) -> list[str]:
 
 
 def spanning_caveats(rows: Sequence[Mapping[str, Any]], trials: Sequence[Trial]) -> list[str]:
-    """Sentences about trials whose workers were on several nodes. rows: from `cells.cell_row`."""
+    """Return sentences about trials whose workers were on several nodes. rows: from `cells.cell_row`."""
     left_out = sum(bool(trial.get(ON_MORE_NODES)) for trial in trials)
     spanning = sum(row.get("nodes", 1) > 1 for row in rows)
     caveats = []
@@ -373,13 +377,13 @@ def spanning_caveats(rows: Sequence[Mapping[str, Any]], trials: Sequence[Trial])
 
 
 def accelerators_of(trials: Iterable[Trial]) -> dict[str, int]:
-    """The trials on each type of GPUs. Those that don't say, as of earlier versions, are left out."""
+    """Count the trials on each type of GPUs. Trials that don't say, as of earlier versions, are left out."""
     named = [kind for trial in trials if (kind := (trial.get("world") or {}).get("accelerator"))]
     return dict(sorted(Counter(named).items()))
 
 
 def accelerator_caveat(trials: Sequence[Trial]) -> str | None:
-    """A sentence about trials on GPUs of several types, whose times are of different machines, or None."""
+    """Return a sentence about trials on GPUs of several types, since their times don't compare, or None."""
     counts = accelerators_of(trials)
     if len(counts) < 2:
         return None
@@ -391,7 +395,7 @@ def accelerator_caveat(trials: Sequence[Trial]) -> str | None:
 
 
 def timed_alone_caveat(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """A sentence about cells whose timings come from runs of their own, or None."""
+    """Return a sentence about cells whose timings come from separate runs, or None."""
     timed = sum(row["timed_apart"] for row in rows)
     if not timed:
         return None

@@ -34,26 +34,26 @@ FLAG_OF_VERDICT = {"oversubscribed": "oversubscribed", "disturbed": "shared_node
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the answer. topic: what it is about; empty if the text stands alone."""
+    """A line of the answer."""
 
-    topic: str
+    topic: str  # what it is about; empty if the text stands alone
     text: str
 
     def __str__(self) -> str:
         return f"{self.topic}: {self.text}" if self.topic else self.text
 
     def clipped(self, longest: int = LONGEST_LINE) -> "Line":
-        """The line, its text cut so that both have no more characters than that."""
+        """Return the line with its text cut, so that topic and text have no more characters than that."""
         return replace(self, text=clipped(self.text, longest - len(str(self)) + len(self.text)))
 
 
 def answer_lines(summary: Summary) -> list[str]:
-    """`answer` as text."""
+    """Return `answer` as text."""
     return [str(line) for line in answer(summary)]
 
 
 def answer(summary: Summary) -> list[Line]:
-    """The answer in at most five lines.
+    """Answer in at most five lines.
 
     They say what is fastest and cheapest, whether more workers were faster and why not, what more workers than were
     measured would bring, and how sure that is.
@@ -68,7 +68,10 @@ def answer(summary: Summary) -> list[Line]:
 
 
 def chosen_lines(recommendation: Figure) -> list[Line]:
-    """What is recommended, and what the fastest and the cheapest bring beside it. Without a time: why, and the best."""
+    """Say what is recommended, and what the fastest and the cheapest bring beside it.
+
+    Without a time: why, and the best.
+    """
     chosen, fastest, cheapest = (recommendation[role] for role in ("recommended", "fastest", "cheapest"))
     metric = metric_of(recommendation)
     if not present(fastest):
@@ -104,7 +107,7 @@ def chosen_lines(recommendation: Figure) -> list[Line]:
 
 
 def _beside(chosen: Figure, other: Figure) -> str:
-    """What another cell takes, over what the recommended one takes."""
+    """Say what another cell takes, over what the recommended one takes."""
     time, cost = (other[figure] / chosen[figure] for figure in ("seconds", "worker_seconds"))
     return f"{time:.2f}× the time and {cost:.2f}× the cost"
 
@@ -117,7 +120,7 @@ def _settle_words(settle: Figure, chosen: Figure) -> str:
 
 
 def cell_words(choice: Figure) -> str:
-    """A choice with its seconds, their interval, and what it takes."""
+    """Return a choice with its seconds, their interval, and what it takes."""
     inside = [f"{three_digits(choice['worker_seconds'])} worker-seconds"]
     if choice["cost"] is not None:
         inside.append(f"cost {money_text(choice['cost'])}")
@@ -127,7 +130,7 @@ def cell_words(choice: Figure) -> str:
 
 
 def measured_when(best: Figure) -> str:
-    """At which evaluation the metric of a choice was measured: the last, unless a scheduler stopped its trials."""
+    """Say at which evaluation the metric of a choice was measured: the last, unless a scheduler stopped its trials."""
     epochs = best["stopped_after"]
     if not epochs:
         return "at the last evaluation"
@@ -146,7 +149,7 @@ def scaling_line(summary: Summary) -> Line:
 
 
 def _verdict_line(summary: Summary) -> Line | None:
-    """What puts the timings in doubt, and the first cause by which scaling ends."""
+    """Say what puts the timings in doubt, and the first cause by which scaling ends."""
     doubts = _doubts(summary)
     causes = [verdict for verdict in summary["verdicts"] if verdict["cause"] not in FLAG_OF_VERDICT]
     if not doubts and not causes:
@@ -159,7 +162,10 @@ def _verdict_line(summary: Summary) -> Line | None:
 
 
 def verdict_words(verdict: Mapping[str, Any], summary: Summary) -> str:
-    """A verdict that names few of its cells. It is marked if the cell it names has flags and it is not about them."""
+    """Return a verdict that names few of its cells.
+
+    It is marked if the cell it names has flags and the verdict is not about flags.
+    """
     cause, evidence = verdict["cause"], verdict["evidence"]
     if cause in FLAG_OF_VERDICT:
         if verdict["threshold"] is not None or len(evidence) <= NAMED_CELLS + 1:
@@ -174,12 +180,12 @@ def _doubts(summary: Summary) -> list[Mapping[str, Any]]:
 
 
 def _marked(words: str, rows: list[Row]) -> str:
-    """A sentence, marked at its end if the timings that it rests on have flags."""
+    """Mark a sentence at its end if the timings that it rests on have flags."""
     return f"{words.rstrip('. ')} {FLAGGED}." if any(row["flags"] for row in rows) else words
 
 
 def beyond_line(summary: Summary) -> Line | None:
-    """What more workers than were measured would bring, and up to where that is known."""
+    """Say what more workers than were measured would bring, and up to where that is known."""
     part, recommendation = part_of(summary, "predictions"), summary["recommendation"]
     if "predictions" not in summary or not present(recommendation["fastest"]):
         return None
@@ -198,12 +204,12 @@ def beyond_line(summary: Summary) -> Line | None:
 
 
 def steps_doubt(part: Mapping[str, Any]) -> str:
-    """A sentence about what puts the steps to the target of a prediction in doubt; empty if nothing does."""
+    """Return a sentence about what puts the steps to the target of a prediction in doubt; empty if nothing does."""
     return f"Of the steps to {part['target']:g}: {why_of(part)}." if part.get("why") else ""
 
 
 def _prediction(best: Figure, part: Figure) -> str:
-    """The soonest beyond the measured sizes, compared with what the same laws say about the soonest within them.
+    """Return the soonest beyond the measured sizes, compared with the soonest within them by the same laws.
 
     A measured time would bring in the error of the laws.
     """
@@ -227,7 +233,7 @@ def _prediction(best: Figure, part: Figure) -> str:
 
 
 def _sure_line(summary: Summary) -> Line | None:
-    """Overhead and caveats. The caveat on seeds is shortened; the one on a flag that a verdict has told is left out."""
+    """Return overhead and caveats. The caveat on seeds is shortened. A flag that a verdict names gets no caveat."""
     ratio, doubts = summary["cost"]["overhead_ratio"], _doubts(summary)[:1]
     told = {FLAG_OF_VERDICT[verdict["cause"]] for verdict in doubts}
     sentences = [f"The study took {ratio:.2f}× its training time."] if ratio is not None else []
@@ -240,7 +246,7 @@ def _sure_line(summary: Summary) -> Line | None:
 
 
 def study_took(cost: Figure) -> str:
-    """What the study itself took, as sentences: its time over all its runs, beside its training, and worker-seconds.
+    """Say what the study itself took: its time over all its runs, beside its training, and worker-seconds.
 
     cost: from `study_cost`.
     """
@@ -259,7 +265,7 @@ def study_took(cost: Figure) -> str:
 
 
 def headline(summary: Summary) -> str:
-    """The answer in one short sentence."""
+    """Return the answer in one short sentence."""
     recommendation, metric = summary["recommendation"], metric_of(summary["study"])
     chosen, fastest, best = (recommendation[role] for role in ("recommended", "fastest", metric.choice_key))
     if present(fastest):
@@ -282,12 +288,12 @@ def headline(summary: Summary) -> str:
 
 
 def _configuration(choice: Figure, summary: Summary, *, alike: bool = False) -> str:
-    """alike: whether num_gpus does not matter to what is said."""
+    """Name the configuration. alike: whether num_gpus does not matter to what is said."""
     return ", ".join(_settings(choice, summary)[1 if alike else 0 :])
 
 
 def _settings(choice: Figure, summary: Summary) -> list[str]:
-    """Workers, batch, rate and other swept parameters of a choice, as words."""
+    """Return the workers, batch, rate and other swept parameters of a choice, as words."""
     others = [f"{short_name(key)} {plain_text(choice['params'][key])}" for key in other_parameters(summary)]
     usual = [f"batch {choice['batch_size']}", f"rate {choice['learning_rate']:g}"]
     return [_workers(choice["num_gpus"], summary), *usual, *others]

@@ -27,7 +27,7 @@ MARKS: Mapping[str, str] = {WEAK: "weak scaling", NEITHER: "neither strong nor w
 
 
 def recommendation_lines(recommendation: Figure) -> list[str]:
-    """A recommendation (`recommend`) as text: recommended, fastest and cheapest, each with evidence and caveats.
+    """Return a recommendation (`recommend`) as text: recommended, fastest and cheapest, each with evidence and caveats.
 
     Caveats that hold for every choice stand at the end, then what more workers would bring if there are `predictions`.
     With these there must be `study` (num_gpus, device), as `commands.folder` adds it.
@@ -60,7 +60,7 @@ def recommendation_lines(recommendation: Figure) -> list[str]:
 
 
 def _evidence_lines(choices: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The evidence of choices that are one cell, with the names of other cells that were trained for it."""
+    """Return the evidence of choices that are one cell, with the names of other cells that were trained for it."""
     if not choices or not (words := evidence_words(choices[0])):
         return []
     cells = [cell for cell in (choices[0].get("evidence") or {}).get("cells") or () if cell != choices[0]["label"]]
@@ -70,7 +70,7 @@ def _evidence_lines(choices: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def evidence_words(choice: Mapping[str, Any]) -> str:
-    """The seeds and cells that a choice rests on, `trained: 5 seeds`; empty if that is unknown."""
+    """Return the seeds and cells that a choice rests on, `trained: 5 seeds`; empty if they are unknown."""
     evidence = choice.get("evidence") or {}
     seeds = evidence.get("seeds") or choice.get("n_seeds")
     if not seeds:
@@ -82,19 +82,19 @@ def evidence_words(choice: Mapping[str, Any]) -> str:
 
 
 def caveats_of(choices: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The caveats of choices that are one cell, each once."""
+    """Return the caveats of choices that are one cell, each once."""
     return list(dict.fromkeys(str(each["words"]) for choice in choices for each in choice.get("caveats") or ()))
 
 
 def shared_caveats(caveats: Sequence[Sequence[str]]) -> list[str]:
-    """The caveats that each of several choices has, to be said once. A single choice shares none."""
+    """Return the caveats that all of several choices have, to be said once. A single choice shares none."""
     if len(caveats) < 2:
         return []
     return [each for each in caveats[0] if all(each in others for others in caveats)]
 
 
 def book_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """The table in the book's form: header, and a row of text for each cell.
+    """Return the table in the book's form: header, and a row of text for each cell.
 
     Its columns are num_gpus, batch, lr, other swept parameters, epoch s or evaluation s, test acc, speed-up,
     efficiency, training seconds to the target if one was reached, and notes. On CPU the first column says so. A number
@@ -136,7 +136,7 @@ def book_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
 
 
 def _row_notes(row: Row) -> list[str]:
-    """What marks a cell: no strong scaling, inferred figures, trials that did not finish, several nodes, flags.
+    """Return what marks a cell: no strong scaling, inferred figures, trials that did not finish, several nodes, flags.
 
     A trial that was cut counts as one that did not finish, since it ends before the last epoch.
     """
@@ -152,7 +152,7 @@ def _row_notes(row: Row) -> list[str]:
 
 
 def best_rows(summary: Summary, count: int) -> list[int]:
-    """Positions of the best cells, in their order: the recommended, then the soonest, then those of the best metric."""
+    """Return positions of the best cells, in order: the recommended, the soonest, then those of the best metric."""
     metric, recommendation = metric_of(summary["study"]), summary["recommendation"]
     target = recommendation["target"]
     chosen = [recommendation[role] for role in ("recommended", "fastest", "cheapest", metric.choice_key)]

@@ -1,4 +1,4 @@
-"""What would tell more than a study could, and what it takes, in one line."""
+"""Which further trials would answer what the study could not, and what they take, in one line."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,9 +14,11 @@ ORDINALS = {2: "a second", 3: "a third"}
 
 
 def to_learn(summary: Summary) -> str:
-    """`To learn more: time 4 and 8 workers, 2 min; a third batch size, 6 min.` Empty if the study supports everything.
+    """Return `To learn more: time 4 and 8 workers, 2 min; a third batch size, 6 min.`
 
-    Times are estimates from this study's own trainings, without start-up. They are left out where none is known.
+    Empty if the study supports everything.
+
+    Times are estimates from this study's trainings, without start-up. They are left out if none is known.
     """
     wanted = [_sizes(summary), *_values(summary), _seeds(summary), _target(summary)]
     found = [
@@ -40,7 +42,7 @@ def _chosen(summary: Summary) -> Mapping[str, Any] | None:
 
 
 def _sizes(summary: Summary) -> Wanted | None:
-    """Timings with more workers, each twice as many, until the laws of scaling have enough sizes."""
+    """Suggest timings with more workers, each twice as many, until the laws of scaling have enough sizes."""
     sizes = _params(summary, "num_gpus")
     lacking = ENOUGH_SIZES - len(sizes)
     if not sizes or lacking <= 0:
@@ -63,7 +65,7 @@ def _training_seconds(summary: Summary) -> float | None:
 
 
 def _values(summary: Summary) -> list[Wanted | None]:
-    """Trainings at one more batch size, and at one more learning rate, with as many seeds as the cell chosen has."""
+    """Suggest trainings at one more batch size and learning rate, with as many seeds as the chosen cell."""
     row, seconds = _chosen(summary), _training_seconds(summary)
     seeds = max(1, row["trials"]["planned"]) if row is not None else 1
     taken = None if seconds is None else seconds * seeds
@@ -75,7 +77,7 @@ def _values(summary: Summary) -> list[Wanted | None]:
 
 
 def _seeds(summary: Summary) -> Wanted | None:
-    """The seeds that the chosen cell lacks until its scatter is known."""
+    """Suggest the seeds that the chosen cell lacks until its scatter is known."""
     choice = summary["recommendation"]["choice"]
     if not present(choice) or choice["n_seeds"] >= ENOUGH_SEEDS:
         return None

@@ -152,9 +152,7 @@ class StudyLock:
         self._file.unlink(missing_ok=True)
 
     def _take_stale_away(self) -> None:
-        """Remove a stale lock; of several processes that see it, one does. Put back a fresh one that was taken by
-        mistake.
-        """
+        """Remove a stale lock; of several processes that see it, one does. Put back a fresh one taken by mistake."""
         aside = self._file.with_name(f".{self._file.name}.{self._token}")
         with suppress(FileNotFoundError):
             self._file.rename(aside)

@@ -1,4 +1,4 @@
-"""A program run in a process of its own, so that a limit of time ends it, whatever a user's code or a driver does."""
+"""A program run in a child process, so that a time limit can end it, whatever a user's code or a driver does."""
 
 from __future__ import annotations
 
@@ -16,33 +16,29 @@ from typing import Any
 from scalestudy.orchestration.base.environment import without_secrets
 
 KILLED_SECONDS = 5.0
-"""For a killed process to end, which one that hangs in a driver does not."""
+"""How long to wait for a killed process to end. One that hangs in a driver never ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a child ended. status: as `subprocess` gives it; None: it was ended after its time.
+    """How a child ended."""
 
-    answers: the lines of its standard output, also of one that was ended. said: the last line of its standard error,
-    without secrets.
-    """
-
-    status: int | None
-    answers: list[str]
-    said: str
+    status: int | None  # as `subprocess` gives it; None: killed at its time limit
+    answers: list[str]  # the lines of its standard output, up to the kill if it was killed
+    said: str  # the last line of its standard error, without secrets
 
 
 def run_child(program: Sequence[str], order: Any, limit_seconds: float, *, without: Collection[str] = ()) -> Ended:
-    """Runs Python with the arguments `program` in this folder, with this process's import path.
+    """Run Python with the arguments `program` in this folder, with this process's import path.
 
-    It has a process group of its own, which is killed at the end: what it started would keep its output open. A process
-    that can't be killed is left behind, and its answers with it.
+    The child leads a new process group, which is killed at the end: a process that the child started would keep its
+    output open. A process that can't be killed is left behind, and its answers with it.
 
     Args:
         program: such as `-m` and a module's name.
-        order: JSON, its standard input.
-        limit_seconds: after which it is killed.
-        without: variables of the environment that it does not get.
+        order: JSON for the child's standard input.
+        limit_seconds: after which the child is killed.
+        without: environment variables that the child does not get.
     """
     found = [path for path in sys.path if path]
     environment = {name: value for name, value in os.environ.items() if name not in without}
@@ -74,7 +70,7 @@ def run_child(program: Sequence[str], order: Any, limit_seconds: float, *, witho
 
 
 def _rest_of(child: subprocess.Popen[str]) -> tuple[str, str]:
-    """What a killed process has said."""
+    """Return what a killed process printed to standard output and standard error."""
     try:
         return child.communicate(timeout=KILLED_SECONDS)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""What this process sets for Ray and MLflow: defaults of their variables, where output goes, and what it hides."""
+"""This process's settings for Ray and MLflow: defaults of their variables, where output goes, and what it hides."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ DEFAULTS = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths in a user's code mean what they mean on the command line
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # no CSV, JSON and TensorBoard files beside our records
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # we handle Ctrl-C
-    "TUNE_GLOBAL_CHECKPOINT_S": "inf",  # a study is resumed from its own journal, not from what Tune would save
-    "RAY_AIR_NEW_OUTPUT": "0",  # we show a live table of our own
+    "TUNE_GLOBAL_CHECKPOINT_S": "inf",  # our journal resumes a study, not what Tune would save
+    "RAY_AIR_NEW_OUTPUT": "0",  # we show our live table
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread that outlives its study must not join another cluster
     "RAY_DEDUP_LOGS": "0",  # driver.log holds every line
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # `ui` needs no job queues: it judges no language models
@@ -36,29 +36,29 @@ DEFAULTS = {
 
 
 def prepare_environment() -> None:
-    """Sets the defaults. Call it before Ray and MLflow are imported; the user's environment wins."""
+    """Set the defaults. Call it before Ray and MLflow are imported; the user's environment wins."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
 
 
 def without_secrets(text: str) -> str:
-    """Hides passwords in URIs, and the secrets of this process's environment."""
+    """Hide passwords in URIs, and the secrets of this process's environment."""
     return redacted(text, secrets_in(os.environ))
 
 
 class Redacting:
-    """A text stream that hides secrets in what it writes; the rest is the stream's own."""
+    """A text stream that hides secrets in what it writes and leaves the rest to the wrapped stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Writes the text without secrets; returns the length of what it was given."""
+        """Write the text without secrets; return the length of the text as given."""
         self._stream.write(without_secrets(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Writes each line without secrets."""
+        """Write each line without secrets."""
         for line in lines:
             self.write(line)
 
@@ -67,14 +67,14 @@ class Redacting:
 
 
 def redacting(stream: TextIO) -> TextIO:
-    """Wraps a stream so that no secret is written to it."""
+    """Wrap a stream so that no secret is written to it."""
     return cast(TextIO, Redacting(stream))
 
 
 def _redacting_records(make: Callable[..., logging.LogRecord]) -> Callable[..., logging.LogRecord]:
-    """Wraps a factory of log records so that its records hold no secrets.
+    """Wrap a factory of log records so that its records hold no secrets.
 
-    A handler may have kept a stream from before, so hiding secrets in our streams is not enough.
+    A logging handler may hold the stream from before we wrapped it, so wrapping our streams is not enough.
     """
 
     def record(*arguments: Any, **more: Any) -> logging.LogRecord:
@@ -89,7 +89,7 @@ def _redacting_records(make: Callable[..., logging.LogRecord]) -> Callable[..., 
 
 
 class Output:
-    """Sends everything that this process prints to a file, with C++ output and the worker lines that Ray forwards.
+    """The redirection of all that this process prints, C++ output and forwarded worker lines included, to a file.
 
     A temporary file holds it until `keep_in` names the log, so a command that fails at the start leaves nothing behind.
     `screen` still writes to where standard output went before. Python's output and log records are written without
@@ -116,7 +116,7 @@ class Output:
         return self
 
     def keep_in(self, path: Path) -> None:
-        """Makes this file the log, and moves what was held so far into it."""
+        """Make this file the log, and move what was held so far into it."""
         sys.stdout.flush()
         sys.stderr.flush()
         with path.open("ab") as log:

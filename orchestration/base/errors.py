@@ -1,4 +1,4 @@
-"""How a command can end, and the errors that carry that to the command line."""
+"""The ways in which a command can end, and the errors that carry them to the command line."""
 
 from __future__ import annotations
 
@@ -20,13 +20,9 @@ class ExitCode(IntEnum):
 
 
 class StudyError(Exception):
-    """A study that can't go on. The problem names a field or place, the remedy says what to do; secrets are hidden.
+    """A study that can't go on. The problem names a field or place, the remedy says what to do; secrets are hidden."""
 
-    Attributes:
-        exit_code: the command's exit status.
-    """
-
-    exit_code = ExitCode.BAD_REQUEST
+    exit_code = ExitCode.BAD_REQUEST  # the command's exit status
 
     def __init__(self, problem: str, remedy: str) -> None:
         self.problem = without_secrets(problem)
@@ -42,7 +38,7 @@ class RequestError(StudyError):
 
 
 class StudyFailedError(StudyError):
-    """A study that has run, and did not end cleanly: see `StudyResult.raise_on_failure`."""
+    """A study that ran but did not end cleanly: see `StudyResult.raise_on_failure`."""
 
     def __init__(self, problem: str, remedy: str, exit_code: ExitCode = ExitCode.SOME_FAILED) -> None:
         super().__init__(problem, remedy)
@@ -63,18 +59,18 @@ class RefusedError(UnreachableError):
 
 
 def first_line(said: BaseException | str) -> str:
-    """Return the first line of a text, or of what an error says, at most 300 characters.
+    """Return the first line of a text, or of an error's message, at most 300 characters.
 
-    An error that says nothing gives its type's name, an empty text an empty one.
+    An error without a message gives the name of its type, an empty text an empty text.
     """
     lines = str(said).strip().splitlines() or ["" if isinstance(said, str) else type(said).__name__]
     return lines[0][:300]
 
 
 def request_error(error: Exception, remedy: str, where: str = "") -> RequestError:
-    """An error of the other packages as a RequestError.
+    """Turn an error of another package into a RequestError.
 
-    remedy: for an error that brings none. where: what the problem is about, put before it.
+    remedy: for an error that brings none. where: the subject of the problem, put before it.
     """
     problem, given = (error.what, error.remedy) if isinstance(error, InputError) else (str(error), "")
     return RequestError(f"{where}: {problem}" if where else problem, given or remedy)

@@ -1,4 +1,4 @@
-"""Where this process reads: the home folder, the folder of relative paths, the package's own folder and version."""
+"""The places this process reads: the home folder, the base of relative paths, the package's folder and version."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from pathlib import Path
 from scalestudy.orchestration.base.errors import RequestError
 
 UI_HOST, UI_PORT = "127.0.0.1", 5000
-"""Where `scalestudy ui` listens unless told otherwise."""
+"""Where `scalestudy ui` listens by default."""
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""The variable in which Ray tells a job its metadata, as JSON."""
+"""The variable in which Ray passes a job's metadata to it, as JSON."""
 
 
 def inside_ray_job() -> bool:
-    """Says whether `ray job submit` started this process. Its current folder is then a temporary copy."""
+    """Whether `ray job submit` started this process. Its current folder is then a temporary copy."""
     return JOB_CONFIG in os.environ
 
 
 def home() -> Path:
-    """Returns `$SCALESTUDY_HOME`, by default `~/scalestudy`."""
+    """Return `$SCALESTUDY_HOME`, by default `~/scalestudy`."""
     return Path(os.environ.get("SCALESTUDY_HOME") or Path.home() / "scalestudy").expanduser().absolute()
 
 
 def base_folder() -> Path:
-    """Returns where a study's relative paths begin: the current folder, or `home()` inside a Ray job."""
+    """Return where a study's relative paths begin: the current folder, or `home()` inside a Ray job."""
     return home() if inside_ray_job() else Path.cwd()
 
 
 @contextmanager
 def outside_job_folder() -> Iterator[None]:
-    """Leaves the current folder inside a Ray job meanwhile, since Ray may replace it under the job.
+    """Leave the current folder during the block if this is a Ray job, since Ray may replace that folder under the job.
 
-    A second raylet on the same machine unpacks the job's files into the same place again. The folder's modules are
-    still found. Elsewhere it does nothing.
+    A second raylet on the same machine unpacks the job's files into the same place again. The folder's modules can
+    still be imported. Outside a Ray job nothing changes.
     """
     if not inside_ray_job():
         yield
@@ -55,24 +55,24 @@ def outside_job_folder() -> Iterator[None]:
 
 
 def is_there(path: Path) -> bool:
-    """Says whether a path exists. In a folder that we may not enter nothing exists; `Path.exists` would raise."""
+    """Whether a path exists. Nothing exists in a folder that we may not enter, where `Path.exists` would raise."""
     return os.path.exists(path)  # noqa: PTH110
 
 
 def nearest(path: Path) -> Path:
-    """Returns an absolute path if it exists, else the nearest folder above it that does."""
+    """Return an absolute path if it exists, else the nearest folder above it that does."""
     return next(each for each in (path, *path.parents) if is_there(each))
 
 
 PACKAGE = Path(__file__).parents[2]
-"""The folder of the package. In a clone it holds links, so it is never resolved: a resolved path leads out of it."""
+"""The folder of the package. A clone holds links in it, so it is never resolved: a resolved path leads out of it."""
 
 ROOT = PACKAGE.parent
 """The repository, or an environment's site-packages."""
 
 
 def check_not_hidden(folder: Path) -> None:
-    """Raises RequestError if the current folder has a module of our name, since Ray's workers look there first.
+    """Raise RequestError if the current folder has a module of our name, since Ray's workers look there first.
 
     A folder without `__init__.py`, such as one of data, may have our name: Python prefers a package.
     """
@@ -86,11 +86,11 @@ def check_not_hidden(folder: Path) -> None:
 
 
 FROM_A_FOLDER = "0+unknown"
-"""The version of a package that is not installed but lies in a folder, such as one that a job brought along."""
+"""The version of a package that is not installed but lies in a folder, such as one that travels with a job."""
 
 
 def version() -> str:
-    """Returns the version of the installed package, or FROM_A_FOLDER."""
+    """Return the version of the installed package, or FROM_A_FOLDER."""
     try:
         return metadata.version("scalestudy")
     except metadata.PackageNotFoundError:

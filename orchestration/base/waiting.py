@@ -1,4 +1,4 @@
-"""What a command says before its progress can be shown: what it waits for, and how long it has run."""
+"""What a command prints before it can show progress: what it waits for, and for how long it has run."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import TextIO
 from scalestudy.orchestration.base.environment import redacting
 
 Say = Callable[[str], None]
-"""Is told what comes next, before each wait that may take seconds: `Ray to start on this machine`."""
+"""A function that takes the name of the next wait, before it may take seconds: `Ray to start on this machine`."""
 
 LOADED = time.monotonic()
 PLAUSIBLE_SECONDS = 60.0
-"""What may lie between a process's start and this file's import; a clock that says more is not believed."""
+"""The longest credible time from a process's start to this file's import; above it the clock is not believed."""
 
 
 def say_nothing(what: str) -> None:
-    """A `Say` for --json and the Python interface."""
+    """Print nothing: the `Say` for --json and the Python interface."""
 
 
 @contextmanager
 def waiting_lines(stream: TextIO) -> Iterator[Say]:
-    """A `Say` that prints a line at once, to where the stream leads now, however it is redirected meanwhile."""
+    """Return a `Say` that prints a line at once, to where the stream leads now, even if it is redirected meanwhile."""
     try:
         own: TextIO | None = os.fdopen(os.dup(stream.fileno()), "w", buffering=1, encoding="utf-8")
-    except (OSError, AttributeError, io.UnsupportedOperation):  # a stream of nobody's, such as a notebook's
+    except (OSError, AttributeError, io.UnsupportedOperation):  # a stream without a descriptor, such as a notebook's
         own = None
     screen = redacting(own or stream)
 
@@ -44,11 +44,11 @@ def waiting_lines(stream: TextIO) -> Iterator[Say]:
 
 
 def process_seconds() -> float:
-    """Seconds since this process began; where the system does not tell it, since this file was imported."""
+    """Return the seconds since this process began, or since this file was imported where the system can't say."""
     since_loaded = time.monotonic() - LOADED
     try:
         fields = Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()
-        # field 22 of the file: whole ticks since the machine's start. It began within the next one.
+        # field 22 of the file: whole ticks since the machine's start. The process began within the next tick.
         began = (int(fields[19]) + 1) / os.sysconf("SC_CLK_TCK")
         found = time.clock_gettime(time.CLOCK_BOOTTIME) - began
     except (OSError, ValueError, IndexError, AttributeError):  # macOS

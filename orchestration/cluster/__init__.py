@@ -1,4 +1,4 @@
-"""Ray clusters: starting and joining one, its nodes and their room, and checks that all nodes are fit.
+"""Ray clusters: starting and joining one, its nodes and their room, and checks that every node is fit.
 
-Imports base and `experiments.spec`. Its `ray_private` has the private names of Ray, all but Ray Train's.
+Imports base and `experiments.spec`. Private names of Ray are in `ray_private` alone, but for those of Ray Train.
 """

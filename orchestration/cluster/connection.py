@@ -1,4 +1,4 @@
-"""Starts, joins and leaves the Ray cluster that a study runs on."""
+"""The connection to the Ray cluster that a study runs on: start it, join it, leave it."""
 
 from __future__ import annotations
 
@@ -23,31 +23,27 @@ from scalestudy.orchestration.cluster.ray_private import (
 
 LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's variable. With 0 a cluster has the address 127.0.0.1, as on macOS and Windows, and listens nowhere else.
-`--node-ip-address=127.0.0.1` does not help: Ray puts the network's address in its place."""
+`--node-ip-address=127.0.0.1` does not help: Ray replaces it by the network's address."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A connected cluster, with the nodes that a study may count on.
-
-    home: its temporary folder, where this process has started it and will end it. variables: what was set for it in
-    this process's environment. growth: of its autoscaler; None: it has none.
-    """
+    """A connected cluster, with the nodes that a study may count on."""
 
     address: str
     nodes: tuple[ClusterNode, ...]
-    home: Path | None = None
-    variables: tuple[str, ...] = ()
+    home: Path | None = None  # its temporary folder, if this process started it and will end it
+    variables: tuple[str, ...] = ()  # set for it in this process's environment
     connected_here: bool = True
-    growth: Growth | None = None
+    growth: Growth | None = None  # how far its autoscaler may let it grow; None: it has no autoscaler
 
     @property
     def started_here(self) -> bool:
-        """Whether this process has started it."""
+        """Whether this process started it."""
         return self.home is not None
 
     def disconnect(self) -> None:
-        """Leaves the cluster, and ends it if it was started here."""
+        """Leave the cluster, and end it if this process started it."""
         import ray
 
         if self.connected_here:
@@ -57,11 +53,11 @@ class Cluster:
 
 
 def connect(address: str | None, *, num_cpus: int | None = None) -> Cluster:
-    """Connects to a cluster, or starts one on this machine.
+    """Connect to a cluster, or start one on this machine.
 
     Args:
-        address: `local` starts one; `auto` wants one that runs; host:port names one; None does what Ray does by
-            itself: the one that RAY_ADDRESS names or that runs on this machine, else a new one.
+        address: `local` starts one; `auto` joins a running one; host:port names one; None does as Ray by default: join
+            the cluster that RAY_ADDRESS names or that runs on this machine, else start one.
         num_cpus: logical CPUs of a cluster that is started here; None: one a core.
 
     Raises:
@@ -83,22 +79,24 @@ def connect(address: str | None, *, num_cpus: int | None = None) -> Cluster:
         named = address or os.environ.get("RAY_ADDRESS") or ""
         refused = isinstance(error, ray.exceptions.AuthenticationError)
         if refused or ":" in named:
-            if not refused and is_without_nodes(named):  # to ask without a token would end this process
+            if not refused and is_without_nodes(named):  # asking without a token would end this process
                 why = "its head was drained or has died; what is left answers, and has no node"
                 raise _no_cluster(named, why) from error
-            raise _not_let_in(named or "auto", str(error)) from error  # it was found to be there
+            raise _not_let_in(named or "auto", str(error)) from error  # something answered there
         raise _no_cluster(address, str(error)) from error
     return _cluster()
 
 
 def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
-    """Starts a cluster on this machine, in a temporary folder of its own.
+    """Start a cluster on this machine, in a new temporary folder.
 
     Ray Train's helpers find "the" cluster by a note in Ray's temporary folder. In the common folder the note may name
-    another cluster. The helpers would ask that one whether our group lives, and take the group down.
-    The dashboard is not started, but Ray notes a port for it. At 8265 another cluster's dashboard may answer, so it
-    gets a port of its own.
-    All ports are on 127.0.0.1, unless the user's environment has set Ray's variable otherwise.
+    another cluster. The helpers would ask that cluster whether our group lives, and take the group down.
+
+    The dashboard is not started, but Ray notes a port for it. Another cluster's dashboard may answer at 8265, so our
+    cluster notes a port that nobody uses.
+
+    All ports are on 127.0.0.1, unless the user's environment sets Ray's variable otherwise.
     """
     import ray
 
@@ -117,14 +115,14 @@ def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
             "run `scalestudy doctor`, which checks memory and disk, then try again",
         ) from error
     if not ours and token.is_file():
-        token.chmod(0o600)  # Ray has made it now, for all users of the machine to read
+        token.chmod(0o600)  # Ray has just made it, readable for all users of the machine
     cluster = _cluster(home=home, variables=tuple(variables))
     (home / "ray" / "ray_current_cluster").write_text(cluster.address, encoding="utf-8")
     return cluster
 
 
 def _forget(home: Path, variables: tuple[str, ...]) -> None:
-    """Removes what a cluster of this machine has left: its folder and its variables."""
+    """Remove what a cluster of this machine left behind: its folder and its variables."""
     for name in variables:
         os.environ.pop(name, None)
     read_loopback_variable(LOOPBACK_ONLY)
@@ -132,14 +130,14 @@ def _forget(home: Path, variables: tuple[str, ...]) -> None:
 
 
 def token_file() -> Path:
-    """Where Ray looks for its token, and leaves the one that it makes."""
+    """Return where Ray looks for its token, and leaves the one that it makes."""
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token").expanduser()
 
 
 def _finds_cluster() -> bool:
     """Whether Ray would find a running cluster by itself.
 
-    Ray goes by a note, which a killed cluster leaves behind. So what the note names must answer too.
+    Ray goes by a note, which a killed cluster leaves behind. So the cluster that the note names must also answer.
     """
     if os.environ.get("RAY_ADDRESS"):
         return os.environ["RAY_ADDRESS"] != "local"
@@ -148,7 +146,7 @@ def _finds_cluster() -> bool:
 
 
 def _refuse_unreachable(address: str | None) -> None:
-    """Answers at once for an address where nobody listens; Ray would try for half a minute."""
+    """Raise at once for an address where nobody listens; Ray would try for half a minute."""
     named = address or os.environ.get("RAY_ADDRESS") or ""
     if named.startswith("ray://"):
         problem = f"--address: {named}: Ray Client is not supported"
@@ -166,7 +164,7 @@ TOKEN_REMEDY = "set RAY_AUTH_MODE=token, and put the cluster's token into RAY_AU
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence of what Ray says; its messages may be long."""
+    """Return the first sentence of a message of Ray, which may be long."""
     return (text.strip().splitlines() or ["no answer"])[0].partition(". ")[0][:300]
 
 

@@ -1,4 +1,4 @@
-"""Asks every node of a cluster whether it has our packages and sees our storage."""
+"""Checks on every node of a cluster: whether it has our packages, sees our storage, and can use its GPUs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from scalestudy.orchestration.base.errors import RequestError, UnreachableError,
 from scalestudy.orchestration.cluster.nodes import ClusterNode, Node, of_one_type
 
 PACKAGES = ("ray", "torch", "torchvision", "scalestudy")
-"""What a worker computes with; MLflow is the driver's alone."""
+"""The packages that a worker computes with. The driver alone needs MLflow."""
 ANSWER_SECONDS = 60.0
 LOOK_SECONDS = 40.0
-"""For a look at a node's device. It leaves Ray time to start the task: a driver that hangs is not a silent node."""
+"""Limit for a look at a node's device. It leaves Ray time to start the task, so that a driver that hangs is not taken
+for a silent node."""
 ANSWER = "scalestudy answers: "
-"""Before the answer, since a node's own start-up files and exit functions may print too."""
+"""Printed before the answer, since a node's start-up files and exit functions may print too."""
 MISSING = "not installed"
 
 
 def check_shared_storage(folder: Path, nodes: Sequence[ClusterNode]) -> None:
-    """Raises UnreachableError when a node can't read a file that the driver has written into the study's storage."""
+    """Raise UnreachableError if a node can't read a file that the driver wrote into the study's storage."""
     if len(nodes) < 2:
         return
     probe = folder / f".probe-{uuid.uuid4().hex}"
@@ -42,7 +43,7 @@ def check_shared_storage(folder: Path, nodes: Sequence[ClusterNode]) -> None:
 
 
 def ask_nodes(nodes: Sequence[ClusterNode | Node], function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What the function returns on each node. Raises UnreachableError where an answer does not come."""
+    """Return what the function returns on each node. Raise UnreachableError if an answer does not come."""
     import ray
 
     task = ray.remote(num_cpus=0)(function)
@@ -72,9 +73,9 @@ class Difference:
 
 
 def check_versions(nodes: Sequence[ClusterNode]) -> None:
-    """Raises RequestError when a node's Python or packages are of other versions than this process's.
+    """Raise RequestError if a node's Python or packages differ in version from this process's.
 
-    A task on each node looks, in the job's own environment: what a runtime env brings along counts.
+    A task on each node looks, in the job's environment, so packages of a runtime env count.
     """
     hosts = [node.host for node in nodes]
     names = [node.host if hosts.count(node.host) == 1 else f"{node.host} ({node.node_id[:8]})" for node in nodes]
@@ -90,10 +91,10 @@ def check_versions(nodes: Sequence[ClusterNode]) -> None:
 
 
 def differences(here: Mapping[str, str], nodes: Mapping[str, Mapping[str, str]]) -> list[Difference]:
-    """What differs, by node and package, in their order.
+    """Return what differs, by node and package, in their order.
 
-    A build's own part does not count, so that a head without GPUs may have PyTorch's CPU build (2.13.0+cpu); nor do
-    Python's patch releases. What the driver itself runs without a version, such as this package from a folder, is not
+    The suffix of a build does not count, so that a head without GPUs may have PyTorch's CPU build (2.13.0+cpu); nor do
+    Python's patch releases. A package that the driver runs without a version, such as this one from a folder, is not
     compared.
     """
     return [
@@ -105,9 +106,9 @@ def differences(here: Mapping[str, str], nodes: Mapping[str, Mapping[str, str]])
 
 
 def check_devices(nodes: Sequence[Node], device: str, precisions: Iterable[str]) -> None:
-    """Raises RequestError, naming the nodes, where one that would train can't use its GPUs, or lacks a precision.
+    """Raise RequestError, naming the nodes, if one that would train can't use its GPUs or lacks a precision.
 
-    nodes: the cluster. Those with room are asked, of the type of GPUs that the study's trials get.
+    nodes: the cluster. Those that have room and the type of GPUs of the study's trials are asked.
     """
     asked = sorted({*precisions} - {"fp32"})
     if device == "cpu" and not asked:
@@ -126,7 +127,7 @@ def check_devices(nodes: Sequence[Node], device: str, precisions: Iterable[str])
 
 
 def check_graphs(device: str) -> None:
-    """Raises RequestError where `cuda_graph: true` can't be kept by any trial."""
+    """Raise RequestError for `cuda_graph: true` where no trial could have a graph."""
     if device != "cuda":
         raise RequestError(
             f"train.cuda_graph: true: a graph needs GPUs, and the trials run on the {device}",
@@ -135,9 +136,9 @@ def check_graphs(device: str) -> None:
 
 
 def _look_at_device(device: str, precisions: Sequence[str]) -> list[str] | None:
-    """What `device_fault` says on this node; None also where it can't be told: the trials will.
+    """Return what `device_fault` says on this node; None also if it gives no answer, since the trials will find out.
 
-    Asks a process of its own, which sees this node's GPUs: Ray hides them from a task that takes none.
+    The look runs in a child process, which sees this node's GPUs: Ray hides them from a task that takes none.
     """
     question = (
         "import json; from scalestudy.training.device import device_fault; "
@@ -150,12 +151,12 @@ def _look_at_device(device: str, precisions: Sequence[str]) -> list[str] | None:
 
 
 def _counts(package: str, version: str) -> str:
-    """The part of a version that must be the same."""
+    """Return the part of a version that must be the same."""
     return ".".join(version.split(".")[:2]) if package == "python" else version.partition("+")[0]
 
 
 def _versions() -> Callable[[Sequence[str]], dict[str, str]]:
-    """A function that Ray sends along whole: a node that lacks this package must be able to run it too."""
+    """Return a function that Ray sends along whole: a node that lacks this package must be able to run it too."""
 
     def versions(packages: Sequence[str]) -> dict[str, str]:
         import platform

@@ -11,32 +11,30 @@ from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.cluster.ray_private import ClusterLimits, draining_node_ids
 
 ROUNDING = 1e-6
-"""By so much a quotient is rounded up: 1 // 0.2 is 4."""
+"""Added to a quotient before it is rounded down, since 1 // 0.2 is 4."""
 NO_LIMIT = float(2**53)
-"""Of a resource, in sums."""
+"""In a sum, a resource without a limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
     """A node of the cluster and the number of workers that it has room for when it is empty.
 
-    taken: slots that other work on the cluster leaves no room for. accelerator: the type of its GPUs, where workers get
-    GPUs; "": it is not known, or workers get none. A study trains on nodes of one type, of which "" is one.
-
-    Several nodes may be raylets on one machine: work on one disturbs the timings of the others. A draining node has no
-    room, but workers may still be on it.
+    A study trains on nodes of one type of GPUs; an unknown type ("") counts as one. Several nodes may be raylets on one
+    machine: work on one disturbs the timings of the others. A draining node has no room, but workers may still be on
+    it.
     """
 
     node_id: str
     slots: int
     host: str = ""  # the machine's name; "": the node is a machine of its own
     draining: bool = False
-    taken: int = 0
-    accelerator: str = ""
+    taken: int = 0  # slots that other work on the cluster leaves no room for
+    accelerator: str = ""  # the type of its GPUs, if workers get GPUs; "": unknown, or workers get none
 
     @property
     def machine(self) -> str:
-        """Nodes with the same machine disturb each other's timings."""
+        """The machine that the node is on; nodes of one machine disturb each other's timings."""
         return self.host or self.node_id
 
 
@@ -44,24 +42,20 @@ HEAD = "node:__internal_head__"
 """A resource that Ray gives to the head alone."""
 ACCELERATOR_LABEL = "ray.io/accelerator-type"
 ACCELERATOR_RESOURCE = "accelerator_type:"
-"""How the name of a resource begins by which a node, or an autoscaler's group of nodes, says its type of GPUs."""
+"""Prefix of the resource by which a node, or an autoscaler's group of nodes, names its type of GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterNode:
-    """A machine, or a raylet that stands for one: its id and what Ray may give away there.
-
-    draining: the node goes soon, like a spot machine that is taken back. Ray starts nothing new on it. is_head: the
-    cluster goes with it; the pool and Tune's processes run there. accelerator: the type of its GPUs; "": not known.
-    """
+    """A machine, or a raylet that stands for one: its id and the resources that Ray may give away there."""
 
     node_id: str
     host: str
     cpus: float
     gpus: float
-    draining: bool = False
-    is_head: bool = False
-    accelerator: str = ""
+    draining: bool = False  # goes soon, like a spot machine that is taken back; Ray starts nothing new on it
+    is_head: bool = False  # the cluster ends with it; the pool and Tune's processes run there
+    accelerator: str = ""  # the type of its GPUs; "": unknown
 
 
 HEAD_DRAINS = "the cluster's head is about to be removed (it drains), and the cluster with it"
@@ -73,7 +67,7 @@ def head_drains(nodes: Sequence[ClusterNode]) -> bool:
 
 
 def alive_nodes() -> tuple[ClusterNode, ...]:
-    """The nodes of the connected cluster, as Ray's head sees them now."""
+    """Return the nodes of the connected cluster, as Ray's head sees them now."""
     import ray
 
     draining = draining_node_ids()
@@ -93,16 +87,16 @@ def alive_nodes() -> tuple[ClusterNode, ...]:
 
 
 def accelerator_type(resources: Iterable[str], labels: Mapping[str, str]) -> str:
-    """The type of a node's GPUs, by its label, else by the first in the alphabet of the resources that name one.
+    """Return the type of a node's GPUs, "" if nothing names it.
 
-    "": neither says it.
+    Its label wins; else the first in the alphabet of the resources that name a type.
     """
     named = (name.removeprefix(ACCELERATOR_RESOURCE) for name in resources if name.startswith(ACCELERATOR_RESOURCE))
     return labels.get(ACCELERATOR_LABEL) or min(named, default="")
 
 
 def choose_device(wanted: str, nodes: Sequence[ClusterNode]) -> str:
-    """`cpu` or `cuda`; `auto` takes GPUs where the cluster has any."""
+    """Return `cpu` or `cuda`; `auto` takes GPUs where the cluster has any."""
     if wanted == "auto":
         return "cuda" if any(node.gpus for node in nodes) else "cpu"
     return wanted
@@ -116,9 +110,9 @@ def slots(
     gpus_per_worker: float,
     used: Mapping[str, Mapping[str, float]] | None = None,
 ) -> list[Node]:
-    """How many workers each node has room for. A draining node has none. Only GPU workers have a type of GPUs.
+    """Return each node with the number of workers that it has room for. A draining node has none.
 
-    used: CPUs and GPUs that other work holds, by node.
+    Only nodes for GPU workers have a type of GPUs. used: CPUs and GPUs that other work holds, by node.
     """
 
     def fit(node: ClusterNode, use: Mapping[str, float]) -> int:
@@ -142,7 +136,7 @@ def slots(
 
 
 def room_by_type(nodes: Iterable[Node]) -> dict[str, int]:
-    """The workers that nodes have room for when they are empty, by type of GPUs; a type without room is left out."""
+    """Return how many workers fit on empty nodes, by type of GPUs; a type without room is left out."""
     room: dict[str, int] = {}
     for node in nodes:
         if node.slots:
@@ -151,9 +145,9 @@ def room_by_type(nodes: Iterable[Node]) -> dict[str, int]:
 
 
 def of_one_type(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes of the type of GPUs with the most room when they are empty, of several the first by name.
+    """Return the nodes of the type of GPUs that has the most room when empty; of several such types, the first by name.
 
-    All trials of a study train there, even if they must wait: times on another type are of another machine.
+    All trials of a study train there, even if they must wait: times on another type can't be compared.
     """
     room = room_by_type(nodes)
     chosen = min(room, key=lambda kind: (-room[kind], kind), default="")
@@ -161,15 +155,15 @@ def of_one_type(nodes: Sequence[Node]) -> list[Node]:
 
 
 def largest_group(nodes: Sequence[Node]) -> int:
-    """The most workers that a group can have on empty nodes: those of one type of GPUs."""
+    """Return the most workers that a group can have on empty nodes of one type of GPUs."""
     return sum(node.slots for node in of_one_type(nodes))
 
 
 def workers_that_fit(cpus: float, gpus: float, device: str, cpus_per_worker: int, gpus_per_worker: float) -> int:
-    """How many workers of a device these CPUs and GPUs of one node are enough for.
+    """Return how many workers of a device these CPUs and GPUs of one node are enough for.
 
-    A share of a GPU lies on one GPU. What others leave of GPUs that they share counts as one piece: Ray fills a GPU
-    that is in use before it begins another.
+    A fraction of a GPU lies on one GPU. What others leave free of shared GPUs counts as one piece: Ray fills a GPU that
+    is in use before it begins another.
     """
     by_cpu = int(cpus // cpus_per_worker)
     if device != "cuda":
@@ -183,12 +177,12 @@ def workers_that_fit(cpus: float, gpus: float, device: str, cpus_per_worker: int
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """How far an autoscaler may let the cluster grow. limits: None: they are not known."""
+    """How far an autoscaler may let the cluster grow."""
 
-    limits: ClusterLimits | None = None
+    limits: ClusterLimits | None = None  # None: unknown
 
     def most(self, *, device: str, cpus_per_worker: int, gpus_per_worker: float) -> Grown:
-        """What the cluster can have at the most."""
+        """Return the most that the cluster can have."""
         if self.limits is None:
             return Grown(machines=math.inf, slots=math.inf, largest_group=math.inf)
 
@@ -212,22 +206,21 @@ class Growth:
 
 @dataclass(frozen=True, kw_only=True)
 class Grown:
-    """The most that a cluster can have: machines with room for a worker, workers, and workers of one group, which are
-    all on GPUs of one type. Infinity: it is not known."""
+    """The most that a cluster can have; infinity: unknown."""
 
-    machines: float
-    slots: float
-    largest_group: float
+    machines: float  # with room for a worker
+    slots: float  # workers in all
+    largest_group: float  # workers of one group, which are all on GPUs of one type
 
 
 def place(
     resources: Resources, sizes: Sequence[int], nodes: Sequence[ClusterNode], growth: Growth | None = None
 ) -> tuple[str, list[Node]]:
-    """The device that a study's workers get, and their room on each node.
+    """Return the device that a study's workers get, and their room on each node.
 
     growth: None: no autoscaler adds nodes.
 
-    Raises RequestError when a trial of one of these sizes wants more workers than the cluster can ever have.
+    Raises RequestError if a trial of one of these sizes needs more workers than the cluster can ever have.
     """
     device = choose_device(resources.device, nodes)
     cpus, gpus = resources.cpus_per_worker, resources.gpus_per_worker
@@ -238,9 +231,9 @@ def place(
 
 
 def check_capacity(sizes: Sequence[int], room: Sequence[Node], *, device: str, grown: float = 0) -> None:
-    """Raises RequestError when a trial wants more workers than the cluster can ever have.
+    """Raise RequestError if a trial needs more workers than the cluster can ever have.
 
-    grown: workers of one trial that it has room for once its autoscaler has added all that it may.
+    grown: the workers of one trial that fit once the autoscaler has added all that it may.
     """
     now = largest_group(room)
     most, largest = max(now, grown), max(sizes)
@@ -255,7 +248,7 @@ def check_capacity(sizes: Sequence[int], room: Sequence[Node], *, device: str, g
 
 
 def types_words(room: Sequence[Node]) -> str:
-    """After a number of workers: that all trials are on GPUs of one type. "": there is one type only."""
+    """Return the words after a number of workers that name the types of GPUs; "" if there is only one type."""
     by_type = room_by_type(room)
     if len(by_type) < 2:
         return ""

@@ -1,4 +1,4 @@
-"""TCP ports, of a cluster and free ones."""
+"""TCP ports: whether one answers, and one that is free."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 
 CONNECT_SECONDS = 3.0
 QUIET_PORTS = range(20_000, 30_000)
-"""Above those that Ray gives its workers, below those that the system gives away."""
+"""Above the ports that Ray gives its workers, below those that the system gives away."""
 HTTP2_SETTINGS = b"\x04"
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00" + HTTP2_SETTINGS + b"\x00" + b"\x00" * 4
 
@@ -36,7 +36,7 @@ def speaks_grpc(host: str, port: int, seconds: float = CONNECT_SECONDS) -> bool:
 
 
 def quiet_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on and nobody will be given, chosen by chance; 0 if there is none."""
+    """Return a random port of 127.0.0.1 that nobody listens on and nobody will be given; 0 if there is none."""
     some = random.SystemRandom().sample(QUIET_PORTS, 100)
     return next((port for port in some if _is_free(port)), 0)
 

@@ -1,7 +1,7 @@
 """Private names of Ray, each behind one function. Ray Train's are in `groups.ray_train` and `groups.trainer`.
 
-Ray 2.60 has no public call for any of them. The version of Ray is fixed, and tests hold each function to a real
-cluster, but for `gpu_type_here`, which needs a GPU.
+Ray 2.60 has no public call for any of them. The version of Ray is fixed, and tests run each function on a real cluster,
+except `gpu_type_here`, which needs a GPU.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 
 def draining_node_ids() -> set[str]:
-    """The nodes that are to go soon. Ray Train and Ray Serve ask in the same way."""
+    """Return the nodes that go soon. Ray Train and Ray Serve ask in the same way."""
     from ray._private.state import state
 
     return set(state.get_draining_nodes())
 
 
 def available_per_node() -> dict[str, dict[str, float]]:
-    """What each node can still give away, by resource. A resource that is used up is not in it."""
+    """Return what each node can still give away, by resource; a resource that is used up is missing."""
     from ray._private.state import available_resources_per_node
 
     available: dict[str, dict[str, float]] = available_resources_per_node()
@@ -29,33 +29,37 @@ def available_per_node() -> dict[str, dict[str, float]]:
 
 
 def job_of_placement_group(key: str) -> int:
-    """The number of the job that made a placement group: the last four bytes of its id. key: the id in hexadecimal."""
+    """Return the number of the job that made a placement group, whose id `key` is in hexadecimal.
+
+    The last four bytes of the id are the number.
+    """
     return job_number(key[-8:])
 
 
 def job_number(job_id: str) -> int:
-    """The number of a job. Jobs are counted from 1. job_id: in hexadecimal."""
+    """Return the number of a job, counted from 1. job_id: in hexadecimal."""
     return int.from_bytes(bytes.fromhex(job_id), "little")
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeGroup:
-    """Nodes of one kind that an autoscaler may start. most: how many at a time; infinity: any number."""
+    """Nodes of one kind that an autoscaler may start."""
 
     resources: Mapping[str, float]
-    most: float
+    most: float  # how many at a time; infinity: any number
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterLimits:
-    """How far an autoscaler may bring the cluster. total: of a resource over all nodes, where that is limited too."""
+    """How large an autoscaler may make the cluster."""
 
     groups: tuple[NodeGroup, ...]
     total: Mapping[str, float] = field(default_factory=dict)
+    """The most of a resource over all nodes, if that is limited too."""
 
 
 def cluster_limits() -> ClusterLimits | None:
-    """The limits of the cluster's autoscaler; None: it has not told them, as most don't."""
+    """Return the limits of the cluster's autoscaler; None: it does not publish them, as most don't."""
     from ray._private.state import state
 
     config = state.get_cluster_config()
@@ -75,7 +79,7 @@ def is_without_nodes(address: str) -> bool:
     try:
         client: Any = ray._raylet.GcsClient(address=address)
         nodes = client.get_all_node_info(timeout=5).values()
-    except Exception:  # whatever it is, it does not tell
+    except Exception:  # whatever failed, we can't say that there is none
         return False
     return not any(node.state == 0 for node in nodes)  # ALIVE in Ray's protocol
 
@@ -83,8 +87,8 @@ def is_without_nodes(address: str) -> bool:
 def is_autoscaled() -> bool:
     """Whether an autoscaler adds nodes to the cluster.
 
-    Every cluster that `ray start` begins has one that only looks on. It gives each node a type of its own, named after
-    the node; one that adds nodes has named types.
+    Every cluster that `ray start` begins has an autoscaler that adds none. It gives each node a type named after that
+    node; one that adds nodes has named types.
     """
     import ray
     from ray.autoscaler.v2.sdk import get_cluster_status
@@ -98,17 +102,17 @@ def is_autoscaled() -> bool:
 
 
 def gpu_type_here() -> str:
-    """The type by which Ray would name this machine's first NVIDIA GPU; "": the driver does not tell."""
+    """Return Ray's name for the type of this machine's first NVIDIA GPU; "": the driver does not say."""
     from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
 
     try:
         return NvidiaGPUAcceleratorManager.get_current_node_accelerator_type() or ""
-    except Exception:  # NVML's own errors, of a driver that begins to answer
+    except Exception:  # NVML's errors, of a driver that begins to answer
         return ""
 
 
 def read_loopback_variable(name: str) -> None:
-    """Makes Ray read again the variable that decides whether a cluster listens on 127.0.0.1 alone.
+    """Make Ray read again the variable that decides whether a cluster listens on 127.0.0.1 alone.
 
     Ray reads it once, when it is imported.
     """
@@ -118,7 +122,10 @@ def read_loopback_variable(name: str) -> None:
 
 
 def noted_cluster_address() -> str | None:
-    """The host:port of the cluster that Ray would join by itself. A killed cluster may have left the note behind."""
+    """Return the host:port of the cluster that Ray would join by itself.
+
+    A killed cluster may have left the note behind.
+    """
     from ray._private.services import canonicalize_bootstrap_address
 
     address: str | None = canonicalize_bootstrap_address(None)

@@ -1,7 +1,7 @@
-"""What other work on the cluster holds, and what it waits for, seen through Ray's placement groups.
+"""Other work on the cluster: what it holds and what it waits for, seen through Ray's placement groups.
 
-Every group of workers, and what a study waits for, is a placement group. Ray numbers its jobs, and a placement group's
-id ends with the number of the job that made it: so of two studies both know which is the older one.
+Every group of workers is a placement group, and so is the room that a study waits for. Ray numbers its jobs, and a
+placement group's id ends with the number of the job that made it: so each of two studies knows which one is older.
 """
 
 from __future__ import annotations
@@ -20,40 +20,32 @@ Used = Mapping[str, Mapping[str, float]]
 """How much of each resource is used, by node."""
 
 TAGS = 2**24
-"""A group of workers is known by the bytes of memory, up to so many, that each of them asks for."""
+"""The number of bytes of memory that each worker requests identifies its group. This is the largest such number."""
 WANTED = "scalestudy-wanted"
-"""Name of the placement group by which a study shows what it waits for."""
+"""Name of the placement group by which a study shows the room that it waits for."""
 SAMPLES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """A placement group that has room, or waits for it.
+    """A placement group that has room, or waits for it."""
 
-    Attributes:
-        key: its id.
-        name: as given by who made it; may be empty.
-        job: number of the Ray job that made it.
-        memory: bytes that each of its bundles asks for; None: none, or not all the same.
-        waits: whether it has no room yet.
-        held: what it holds on each node, also while it waits for the rest, as after a node was lost.
-    """
-
-    key: str
-    name: str
-    job: int
-    memory: float | None
-    waits: bool
+    key: str  # its id
+    name: str  # as its maker named it; may be empty
+    job: int  # number of the Ray job that made it
+    memory: float | None  # bytes that each of its bundles requests; None: none, or they differ
+    waits: bool  # it has no room yet
     held: Used = field(default_factory=dict)
+    """What it holds on each node, even while it waits for the rest, as after a node was lost."""
 
     @property
     def is_study(self) -> bool:
-        """Whether a study has made it."""
+        """Whether a study made it."""
         return self.name == WANTED or (self.memory is not None and 0 < self.memory <= TAGS)
 
 
 def reservations() -> list[Reservation]:
-    """The placement groups of the cluster, of all its jobs, that have room or wait for it."""
+    """Return the placement groups, of all jobs of the cluster, that have room or wait for it."""
     import ray
 
     found = []
@@ -86,9 +78,9 @@ def used_by_others(
     reservations: Sequence[Reservation],
     ours: Callable[[Reservation], bool],
 ) -> dict[str, dict[str, float]]:
-    """The CPUs and GPUs of each node that neither are available nor belong to our placement groups.
+    """Return the CPUs and GPUs of each node that are neither available nor held by our placement groups.
 
-    available: what Ray can still give away, by node; a node that is not in it counts as unused.
+    available: what Ray can still give away, by node; a node that is missing counts as unused.
     """
     own = [reservation for reservation in reservations if ours(reservation)]
     used: dict[str, dict[str, float]] = {}
@@ -102,7 +94,7 @@ def used_by_others(
 
 
 def demand_of_others(reservations: Sequence[Reservation], job: int) -> Demand:
-    """Who else waits for room. job: number of this process's Ray job."""
+    """Return who else waits for room. job: number of this process's Ray job."""
     waiting = [each for each in reservations if each.waits and each.job != job]
     if not waiting:
         return "none"
@@ -110,22 +102,22 @@ def demand_of_others(reservations: Sequence[Reservation], job: int) -> Demand:
 
 
 def older_studies(reservations: Sequence[Reservation], job: int) -> int:
-    """How many studies on the cluster began before this process's, whose Ray job has that number."""
+    """Return how many studies on the cluster began before this process's, whose Ray job has that number."""
     return len({each.job for each in reservations if each.is_study and each.job < job})
 
 
 class LeastUsed:
     """The least that was used in the last samples, by node.
 
-    Ray's head hears of what its nodes give away a moment after it has listed the placement groups. A single sample
-    would take a group of our own that starts or ends for others' work.
+    Ray's head learns what its nodes give away a moment after it has listed the placement groups. A single sample would
+    take a group of ours that starts or ends for others' work.
     """
 
     def __init__(self) -> None:
         self._samples: deque[Used] = deque(maxlen=SAMPLES)
 
     def take(self, sample: Used) -> dict[str, dict[str, float]]:
-        """Adds a sample; returns the least so far, for the nodes that it has."""
+        """Add a sample; return the least so far, for the nodes in it."""
         self._samples.append(sample)
         return {
             node: {
@@ -137,5 +129,5 @@ class LeastUsed:
 
 
 def _of(sample: Used, node: str, resource: str, default: float) -> float:
-    """What a sample says. A node that it does not have has come later: its present use counts."""
+    """Return what a sample says of a node; for a node that came later, its present use."""
     return sample.get(node, {}).get(resource, default)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from scalestudy.training.loop.memory_fit import MaxBatch
 
 Cell = str | int | float | None
-"""None: not measured here."""
+"""A cell of a table; None: not measured here."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What was measured on one machine."""
+    """The results of a bench on one machine."""
 
     name: str  # as on the command line
     question: str
     tables: tuple[Table, ...]
     notes: tuple[str, ...]  # what holds on this machine, a sentence or two each
-    metrics: Mapping[str, float]  # names end in the unit
+    metrics: Mapping[str, float]  # names end with the unit
 
 
 Runner = Callable[..., Experiment]
-"""(device, *, quick) -> Experiment."""
+"""A bench: it takes the device and `quick`, and returns an Experiment."""
 SCRIPTS = {
     "async": "asynchronous.py and docs/chapter/queue_depth.py",
     "compile": "compile.py and docs/chapter/tracing.py",
@@ -65,30 +65,30 @@ SCRIPTS = {
     "parallel": "parallel.py",
     "overlap": "overlap.py",
 }
-"""Benches of earlier versions: the scripts in docs/chapter that took their place."""
+"""Benches of earlier versions, and the scripts in docs/chapter that replace them."""
 EXPERIMENT = "scalestudy-bench"
-UNTIL_WRAPPED = 10_000  # columns where nothing is wrapped: what is not a terminal has no width
+UNTIL_WRAPPED = 10_000  # columns without wrapping, for a file or a pipe, which has no width
 
 
 @dataclass(frozen=True)
 class Benched:
-    """An experiment that was run here, and where it is kept."""
+    """An experiment that ran here, and where it is kept."""
 
     experiment: Experiment
     machine: Mapping[str, str]
     quick: bool
     tracking_uri: str | None = None  # None: not kept
     run_id: str | None = None
-    untracked: StudyError | None = None  # why it could not be kept, if it was to be
+    untracked: StudyError | None = None  # why it could not be kept, if it should have been
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for --json and as the run's artifact."""
+        """Return plain data, for --json and as the run's artifact."""
         run = {"tracking_uri": self.tracking_uri, "run_id": self.run_id}
         return {**asdict(self.experiment), "machine": dict(self.machine), "quick": self.quick, "mlflow": run}
 
 
 def run_bench(runner: Runner, *, device: str = "auto", quick: bool = False, tracked: bool = True) -> Benched:
-    """Run one experiment, and keep it in the store that `run` takes.
+    """Run one experiment, and keep it in the tracking store that `run` uses.
 
     Raises RequestError for an unknown device, and what check_reachable raises, before anything is measured. A store
     that is lost meanwhile costs the run, not the result: see `untracked`.
@@ -129,15 +129,15 @@ def _machine(device: torch.device) -> dict[str, str]:
 
 
 def usable_cores() -> int:
-    """The cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _log(done: Benched, address: TrackingAddress) -> str:
-    """One run, named as the bench: its parameters, metrics, note, and everything as JSON. Gives the run's id."""
+    """Log one run, named as the bench: its parameters, metrics, note, and everything as JSON. Return its id."""
     from mlflow.entities import Metric, Param
 
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it tells of every table of a new database
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it logs every table of a new database
     name = done.experiment.name
     client, experiment = open_experiment(address, EXPERIMENT)
     tags = {ROLE: "bench", NOTE: markdown(done)[:NOTE_LIMIT]}
@@ -154,7 +154,7 @@ def _log(done: Benched, address: TrackingAddress) -> str:
 
 
 def show_bench(console: Console, done: Benched) -> None:
-    """Question, tables, what holds here, and where it is kept."""
+    """Print the question, the tables, the notes, and where all is kept."""
     experiment = done.experiment
     console.print(Text(experiment.question, style="bold"), soft_wrap=True)
     console.print(Text(machine_line(done)), soft_wrap=True)
@@ -170,20 +170,20 @@ def show_bench(console: Console, done: Benched) -> None:
 
 
 def bench_console() -> Console:
-    """A terminal at its own width; anything else gets whole lines."""
+    """Return a console as wide as the terminal; anything but a terminal gets whole lines."""
     console = Console()
     return console if console.is_terminal else Console(width=UNTIL_WRAPPED)
 
 
 def machine_line(done: Benched) -> str:
-    """What the figures were taken on, in one line."""
+    """Return what the figures were measured on, in one line."""
     said = done.machine
     how = ", small sizes (--quick), whose figures mean little" if done.quick else ""
     return f"on {said['device']}, {said['cores']} cores, {said['threads']} threads, torch {said['torch']}{how}"
 
 
 def _columns(table: Table) -> Columns:
-    """Numbers flush right, words flush left; a cell too wide for the terminal goes on below, none is cut."""
+    """Return a table with numbers flush right and words flush left. A wide cell is wrapped, never cut."""
     columns = Columns(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for position, heading in enumerate(table.header):
         is_text = any(isinstance(row[position], str) for row in table.rows)
@@ -194,7 +194,7 @@ def _columns(table: Table) -> Columns:
 
 
 def cell_text(cell: Cell) -> str:
-    """Four significant digits, no exponents for what a reader has a feeling for; "-" where nothing was measured."""
+    """Return four significant digits, without an exponent for common sizes; "-" where nothing was measured."""
     if cell is None:
         return "-"
     if isinstance(cell, str | int):
@@ -206,7 +206,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def markdown(done: Benched) -> str:
-    """The run's note: the same tables, for MLflow's pages."""
+    """Return the run's note: the same tables, for MLflow's pages."""
     parts = [f"**{done.experiment.question}**", machine_line(done)]
     for table in done.experiment.tables:
         rows = [table.header, ["---"] * len(table.header), *([cell_text(cell) for cell in row] for row in table.rows)]
@@ -216,9 +216,9 @@ def markdown(done: Benched) -> str:
 
 
 def find_runner(name: str, source: str | None, overrides: Sequence[str], memory_gib: float | None) -> Runner:
-    """What the bench of that name runs; the other arguments are max-batch's.
+    """Return what the bench of that name runs; the other arguments are max-batch's.
 
-    Raises RequestError for a name that is unknown or gone and for arguments that it does not take; and what
+    Raises RequestError for a name that is unknown or gone and for arguments that it does not take, and all that
     MaxBatchBench raises.
     """
     if name in SCRIPTS:
@@ -234,7 +234,7 @@ def find_runner(name: str, source: str | None, overrides: Sequence[str], memory_
 
 
 def time_allreduce(device: torch.device, *, quick: bool = False) -> Experiment:
-    """Measure the sum over gloo, and over NCCL where there are two GPUs; on a CPU some 20 s."""
+    """Measure the sum over gloo, and over NCCL where there are two GPUs; on a CPU this takes some 20 s."""
     from scalestudy.training.gradient_sync.bandwidth import WORLD_SIZES, measure_bandwidth
 
     rows: list[tuple[Cell, ...]] = []
@@ -242,7 +242,7 @@ def time_allreduce(device: torch.device, *, quick: bool = False) -> Experiment:
     for each in measure_bandwidth(device, quick):
         speeds = (each.algorithm / 1e6, each.bus / 1e6)
         rows.append((each.backend, each.world_size, each.message_bytes / 1024, 1e3 * each.seconds, *speeds))
-        name = f"{each.backend}_{each.world_size}"  # the largest message, the last one, stays
+        name = f"{each.backend}_{each.world_size}"  # the last, largest message wins
         metrics[f"{name}_algorithm_bytes_per_second"] = each.algorithm
         metrics[f"{name}_bus_bytes_per_second"] = each.bus
     header = ("backend", "ranks", "message (KiB)", "time (ms)", "algorithm bandwidth (MB/s)", "bus bandwidth (MB/s)")
@@ -267,14 +267,14 @@ def time_allreduce(device: torch.device, *, quick: bool = False) -> Experiment:
 GIB = 2**30
 OF_STRATEGIES = frozenset(f"train.{name}" for name, field in Train.model_fields.items() if strategy_of(field))
 IRRELEVANT = NO_STEP_TIME | OF_STRATEGIES | {"train.gradient_sync", "train.lr_rule"}
-"""Swept keys that change no step's memory on one worker."""
+"""Swept keys that do not change the memory of a step on one worker."""
 
 
 class MaxBatchBench:
-    """The experiment of a spec, to be run on a device."""
+    """The experiment on a spec, to run on a device."""
 
     def __init__(self, source: str | None, overrides: Sequence[str] = (), memory_gib: float | None = None) -> None:
-        """Raises SpecError or RequestError: no spec, no data, a limit that is none."""
+        """Check the arguments. Raises SpecError or RequestError: no spec, no data, or a limit that is not a limit."""
         if source is None:
             raise RequestError("bench max-batch: no study is named", "write scalestudy bench max-batch SPEC")
         if memory_gib is not None and not memory_gib > 0:
@@ -290,7 +290,7 @@ class MaxBatchBench:
             self._ways.setdefault(_way(trial), trial)
 
     def __call__(self, device: torch.device, *, quick: bool = False) -> Experiment:
-        """Search; `quick` ends at 64 examples. Raises RequestError where the limit has to be stated."""
+        """Search; `quick` ends at 64 examples. Raises RequestError where the user has to state the limit."""
         if device.type == "cpu" and self._memory_gib is None:
             raise RequestError("bench max-batch: a CPU needs a limit", "add --memory GIB")
         largest = {way: self._search(trial, device, 64 if quick else None) for way, trial in self._ways.items()}
@@ -317,7 +317,7 @@ class MaxBatchBench:
 
 
 def _way(trial: TrialPlan) -> str:
-    """What a trial has of the study's swept parameters that can change its memory, as text."""
+    """Return, as text, the swept parameters of a trial that can change its memory."""
     left_out = {*ITEMS, *IRRELEVANT}
     swept: dict[str, Any] = {key: value for key, value in trial.params.items() if key not in left_out}
     return ", ".join(f"{key}={json.dumps(value)}" for key, value in swept.items()) or "the study's"

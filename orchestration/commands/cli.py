@@ -226,7 +226,7 @@ def resume(
 
 @contextmanager
 def _waits(first: str, as_json: bool) -> Iterator[Say]:
-    """Says on standard error what a command waits for, `first` before its imports; nothing for --json."""
+    """Yield a `Say` that prints on standard error what a command waits for, `first` at once; with --json, nothing."""
     if as_json:
         yield say_nothing
         return
@@ -248,7 +248,7 @@ def _study(folder: str, *, acts: bool = False) -> str:
 
 
 def _view(progress: Any, screen: TextIO, waiting: Callable[[], Mapping[str, float]]) -> Any:
-    """Shows a running study: a live table on a terminal, else lines."""
+    """Return the view of a running study: a live table on a terminal, else lines."""
     from scalestudy.orchestration.progress.live import Lines, LiveTable
 
     console = Console(file=screen)
@@ -507,7 +507,7 @@ def fetch(
 
 
 def main() -> None:
-    """Runs the command line. An error that the user can mend becomes one message and a documented exit status."""
+    """Run the command line. An error that the user can mend becomes one message and a documented exit status."""
     sys.stderr = redacting(sys.stderr)  # hides secrets in the traceback of an unforeseen error too
     try:
         check_not_hidden(Path.cwd())

@@ -1,6 +1,6 @@
-"""`scalestudy doctor`: finds what would stop a study on this machine, and says what to do about it.
+"""`scalestudy doctor`: finds what would stop a study on this machine, and says how to fix it.
 
-A check yields findings. One that decides by facts of the machine takes them as arguments, so that a test can give it
+A check yields findings. A check that decides by facts of the machine takes them as arguments, so that a test can pass
 others; `checks_of` reads them.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at: how it is, and what to do if it is not well."""
+    """The result of one check: the state of a thing, and what to do if it is bad."""
 
     name: str
     state: Literal["ok", "note", "broken"]  # a note stops nothing; broken would stop a study
@@ -56,7 +56,7 @@ class Finding:
 Check = Callable[[], Iterable[Finding]]
 PACKAGES = ("ray", "torch", "torchvision", "mlflow")
 LEAST_FREE_BYTES, NO_ROOM_BYTES = 1_000_000_000, 50_000_000
-"""Below the second not even Ray's logs of a short study have room."""
+"""Below the first a disk is noted; below the second not even Ray's logs of a short study have room."""
 FULLEST = 0.95
 """Share of a disk beyond which Ray stores no objects on it (its local_fs_capacity_threshold)."""
 SHM = Path("/dev/shm")
@@ -65,7 +65,7 @@ FEW_FILES, TOO_FEW_FILES = 4_096, 1_024
 """Ray raises a soft limit below the first to the hard one, and warns where that is not enough."""
 INTERFACE = "GLOO_SOCKET_IFNAME"
 MEETING_SECONDS = 120.0
-"""Most of it is two imports of PyTorch."""
+"""Limit for two processes to meet; most of it is for two imports of PyTorch."""
 MEETING = """
 import sys
 from scalestudy.orchestration.commands.doctor import sum_of_ranks
@@ -75,7 +75,7 @@ print(on_ranks(2, sum_of_ranks, backend=sys.argv[1]))
 
 
 def examine(source: str, address: str | None) -> list[Finding]:
-    """Return every finding. Raise SpecError for a spec that is wrong, as every command does."""
+    """Return every finding. Raise SpecError for an invalid spec, as every command does."""
     from scalestudy.orchestration.study.folders import read_spec
 
     prepare_environment()
@@ -83,7 +83,7 @@ def examine(source: str, address: str | None) -> list[Finding]:
 
 
 def checks_of(spec: StudySpec, address: str | None) -> list[tuple[str, Check]]:
-    """List the checks in the order of their findings, each with its name where it finds a study refused.
+    """Return the checks in the order of their findings, each with the name under which a refused study is reported.
 
     address: of the cluster to check; None: this machine.
     """
@@ -111,7 +111,7 @@ def checks_of(spec: StudySpec, address: str | None) -> list[tuple[str, Check]]:
 
 
 def safely(name: str, check: Check) -> list[Finding]:
-    """Return the findings of one check; what a study would be refused for is one too, after those before it."""
+    """Return the findings of one check, and an error that would refuse the study as the last of them."""
     findings: list[Finding] = []
     try:
         for finding in check():
@@ -127,7 +127,7 @@ def safely(name: str, check: Check) -> list[Finding]:
 
 
 def packages() -> Iterator[Finding]:
-    """Say what is installed."""
+    """Report the installed versions."""
     yield Finding("python", "ok", ".".join(map(str, sys.version_info[:3])))
     for name in PACKAGES:
         if version := _version(name):
@@ -137,7 +137,7 @@ def packages() -> Iterator[Finding]:
 
 
 def torch_and_torchvision() -> Iterator[Finding]:
-    """Tell whether torchvision is the one made for this torch and can be imported beside it; then the devices."""
+    """Check that torchvision was made for this torch and can be imported beside it; report the devices."""
     try:
         import torch
 
@@ -156,10 +156,10 @@ def torch_and_torchvision() -> Iterator[Finding]:
 
 
 def pair(torch: str, torchvision: str, wanted: str, problem: str) -> Iterator[Finding]:
-    """Tell whether torchvision goes with torch.
+    """Check that torchvision goes with torch.
 
-    torch, torchvision: their versions, "": not installed. wanted: the version of torch that torchvision says it is made
-    for, "": any. problem: why torchvision can't be imported, or "".
+    torch, torchvision: their versions, "": not installed. wanted: the version of torch that torchvision requires, "":
+    any. problem: why torchvision can't be imported, or "".
     """
     remedy = "install the pair that constraints.txt names: pip install -c constraints.txt torch torchvision"
     if torch and wanted and torch.partition("+")[0] != wanted.partition("+")[0]:  # 2.13.0 of 2.13.0+cpu
@@ -170,7 +170,7 @@ def pair(torch: str, torchvision: str, wanted: str, problem: str) -> Iterator[Fi
 
 
 def disk(name: str, place: Path) -> Finding:
-    """Tell whether a disk has room: the study's, or the one of Ray's own files."""
+    """Check that a disk has room: the study's, or the one with Ray's files."""
     folder = nearest(place)
     usage = shutil.disk_usage(folder)
     text = f"{usage.free / 1e9:.1f} GB free at {folder}"
@@ -183,7 +183,7 @@ def disk(name: str, place: Path) -> Finding:
 
 
 def shared_memory(size: int) -> Finding:
-    """Tell whether Ray can keep its objects in /dev/shm, of so many bytes; a container often has 64 MB."""
+    """Check that Ray can keep its objects in /dev/shm, of `size` bytes; a container often has 64 MB."""
     if size >= LEAST_SHARED_MEMORY_BYTES:
         return Finding("/dev/shm", "ok", f"{size / 1e6:.0f} MB")
     text = f"{size / 1e6:.0f} MB: too small, so Ray keeps its objects on the disk, which is slow"
@@ -191,7 +191,7 @@ def shared_memory(size: int) -> Finding:
 
 
 def files(soft: int, hard: int) -> Finding:
-    """Tell whether a process may open enough files, by the limits; -1 (RLIM_INFINITY): none."""
+    """Check the limits of open files of a process; -1 (RLIM_INFINITY): no limit."""
     count = hard if 0 <= soft < FEW_FILES else soft
     if count < 0 or count >= FEW_FILES:
         return Finding("open files", "ok", "no limit" if count < 0 else f"up to {count}")
@@ -201,10 +201,10 @@ def files(soft: int, hard: int) -> Finding:
 
 
 def token(environment: Mapping[str, str], mode: int | None, file: str, elsewhere: bool) -> Finding:
-    """Tell whether there is a token for Ray, and whether others can read it.
+    """Check that Ray has a token that others can't read.
 
-    environment: its RAY_AUTH_* variables. mode: of the token's file; None: there is none. elsewhere: a cluster that
-    runs already is to be used, which has a token of its own.
+    environment: its RAY_AUTH_* variables. mode: of the token's file; None: there is none. elsewhere: the study uses a
+    running cluster, which has its token already.
     """
     name, authentication = "Ray token", environment.get("RAY_AUTH_MODE")
     if authentication == "disabled":
@@ -224,10 +224,10 @@ def token(environment: Mapping[str, str], mode: int | None, file: str, elsewhere
 
 
 def host_name(name: str, address: str | None, interface_named: bool, elsewhere: bool) -> Finding:
-    """Tell whether other machines would find this one by what gloo tells them.
+    """Check that other machines can find this one by the name that gloo tells them.
 
-    address: that the machine's name stands for; None: nothing. interface_named: GLOO_SOCKET_IFNAME is set, and the name
-    does not matter. elsewhere: a cluster is to be used that may have other machines.
+    address: which the machine's name resolves to; None: to nothing. interface_named: GLOO_SOCKET_IFNAME is set, and the
+    name does not matter. elsewhere: the study uses a cluster that may have other machines.
     """
     if interface_named:
         return Finding("host name", "ok", f"{name}; workers use the interface of {INTERFACE}")
@@ -295,7 +295,7 @@ def _address_of(name: str) -> str | None:
 
 
 def data(spec: StudySpec) -> Iterator[Finding]:
-    """Tell whether the study's data set is here."""
+    """Check that the study's data set is here."""
     from scalestudy.orchestration.study.ready import check_data
     from scalestudy.training.registry import DATASETS
 
@@ -307,7 +307,7 @@ def data(spec: StudySpec) -> Iterator[Finding]:
 
 
 def storage(spec: StudySpec) -> Iterator[Finding]:
-    """Tell whether the study's folder could be made."""
+    """Check that the study's folder could be made."""
     from scalestudy.orchestration.study.opening import new_folder, new_study_id, storage_of
 
     new_folder(spec, new_study_id(spec))
@@ -315,7 +315,7 @@ def storage(spec: StudySpec) -> Iterator[Finding]:
 
 
 def tracking(spec: StudySpec) -> Iterator[Finding]:
-    """Tell whether MLflow's store answers."""
+    """Check that MLflow's store answers."""
     from scalestudy.orchestration.tracking.server import check_reachable, resolve_address
 
     address = resolve_address(spec.tracking.uri)
@@ -324,7 +324,7 @@ def tracking(spec: StudySpec) -> Iterator[Finding]:
 
 
 def workers(spec: StudySpec, address: str | None) -> Iterator[Finding]:
-    """Look at the cluster, whether its nodes have our packages, and the room that the largest trial asks for."""
+    """Check the cluster, whether its nodes have our packages, and the room that the largest trial needs."""
     from scalestudy.orchestration.base.environment import Output
     from scalestudy.orchestration.cluster import connection, nodes
     from scalestudy.orchestration.cluster.node_checks import check_versions

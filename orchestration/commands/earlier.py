@@ -1,4 +1,4 @@
-"""What earlier studies timed, for `plan`: which of their trials count, and where they lie."""
+"""What earlier studies timed, for `plan`: which of their trials count, and where they are."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from scalestudy.orchestration.study.opening import storage_of
 def earlier_timings(
     spec: StudySpec, trials: Iterable[TrialPlan], device: str, storage: str | None = None, accelerator: str = ""
 ) -> list[list[Timing]]:
-    """Find the timings of earlier studies that count for these trials, those of the last study first.
+    """Return the timings of earlier studies that count for these trials, those of the last study first.
 
     Workload, way of training, device and threads must be the same, and the type of GPUs where both are known.
 
     Args:
-        spec: of the study. Its storage and `places()` are searched; broken folders are skipped, and so is the spec's
-            own bucket if it is out of reach: `run` will tell.
+        spec: of the study. Its storage and `places()` are searched. Broken folders are skipped, and so is the spec's
+            bucket if it is out of reach: `run` will report that.
         trials: of its plan.
         device: that the workers will get, cpu or cuda.
         storage: one more place, a folder or URI. Raises what `list` raises for it.
-        accelerator: the type of the GPUs here; "": not known.
+        accelerator: the type of the GPUs here; "": unknown.
     """
     ways = {way_of(trial.workload, trial.train) for trial in trials}
     given = [] if storage is None else folders_in(checked_place(storage))
@@ -52,7 +52,7 @@ def earlier_timings(
 
 
 def ran_on(record: Mapping[str, Any], device: str, threads: int, accelerator: str = "") -> bool:
-    """Tell whether a trial's workers had such devices and, on a CPU, so many threads; true if it does not say."""
+    """Whether a trial's workers had such devices and, on a CPU, so many threads; true if the record does not say."""
     world = record.get("world") or {}
     if (known := world.get("device")) is not None and known != device:
         return False

@@ -1,6 +1,6 @@
 """`scalestudy plan --measure`: trains one cheap cell for some steps here, by the training loop that a study runs.
 
-The training is a process of its own (`main`), so that a limit of time ends it, whatever the user's code does.
+The training runs in a child process (`main`), so that a time limit can end it, whatever the user's code does.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 
 LIMIT_SECONDS = 60.0
 LEAST_SECONDS = 15.0
-"""Of the limit: where less is left, no other way of training is begun."""
+"""If less of the limit is left, no other way of training is begun."""
 TIMED_SECONDS = 5.0
-"""Of steps. The rest of the limit is for imports, data and the model."""
+"""Time spent in steps. The rest of the limit is for imports, data and the model."""
 WARM_UP_STEPS = 5
 FIRST_STEPS = 5
 FORWARD_SHARE = 1 / 3
-"""Of a step's time, what an evaluation takes for as many examples: it has no backward pass, which takes two thirds."""
+"""Share of a step's time that an evaluation of as many examples takes: it has no backward pass, which takes two
+thirds."""
 NOT_TIMED: Mapping[str, Any] = {
     "learning_rate": 1e-4,
     "schedule": "constant",
@@ -42,15 +43,15 @@ NOT_TIMED: Mapping[str, Any] = {
     "steps": None,
     "tokens": None,
     "eval_every": None,
-    "epochs": 1_000,  # more than are trained: `max_steps` and `min_seconds` end it
+    "epochs": 1_000,  # more than are trained: `max_steps` and `min_seconds` end the training
 }
-"""What does not change the time of a step, set so that the few steps train well."""
+"""Settings that do not change the time of a step, chosen so that the few steps train well."""
 
 
 def cell_to_time(trials: Sequence[TrialPlan]) -> TrialPlan:
-    """Return the trial that is timed for others of its way: of the fewest workers, the one with the median batch.
+    """Return the trial to time for its way of training: with the fewest workers, the one with the median batch.
 
-    It is one worker's share, with one worker: a process that needs no other.
+    Its batch is one worker's share and runs on one worker, so a single process is enough.
     """
     fewest = min(trial.num_gpus for trial in trials)
     batches = sorted({trial.batch_size for trial in trials if trial.num_gpus == fewest})
@@ -61,7 +62,7 @@ def cell_to_time(trials: Sequence[TrialPlan]) -> TrialPlan:
 def measure_cells(
     trials: Sequence[TrialPlan], data_root: Path, *, device: str, threads: int, limit_seconds: float = LIMIT_SECONDS
 ) -> list[Timing]:
-    """Time one cheap cell of each way of training, as far as the time reaches; the first is timed in any case.
+    """Time one cheap cell of each way of training until the time is used up; the first is timed in any case.
 
     device: cpu or cuda. Raises RequestError for a training that fails, or takes too long.
     """
@@ -79,12 +80,12 @@ def measure_cells(
         except RequestError:
             if not found:
                 raise
-            break  # what was timed before is of use
+            break  # keep what was timed before
     return found
 
 
 def _measured(cell: TrialPlan, data_root: Path, *, device: str, threads: int, limit_seconds: float) -> Timing:
-    """Time a cell in a process of its own."""
+    """Time a cell in a child process."""
     name = label({key: value for key, value in cell.cell.items() if key != "learning_rate"})
     config = train_config(cell, data_root).replace(**NOT_TIMED)
     done = run_child(
@@ -155,7 +156,7 @@ def main() -> None:
         worker = Worker(rank=0, world_size=1, device=device, threads=order["threads"])
         try:
             figures = time_training(TrainConfig.from_dict(order["config"]), worker, TIMED_SECONDS)
-        except ValueError as error:  # of the settings, with a remedy of its own
+        except ValueError as error:  # invalid settings bring their remedy
             sys.exit(" ".join(str(error).split()))
     print(json.dumps(figures, allow_nan=False))
 

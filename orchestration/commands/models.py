@@ -1,4 +1,4 @@
-"""The models that a study trains, as its trials start from them: a part of `scalestudy plan --rehearse`."""
+"""The models that a study trains, in their initial state: a part of `scalestudy plan --rehearse`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 CHANGES = ("workload.", "train.optimizer.name", "train.optimizer.momentum")
-"""How the parameters begin that change the table or the memory. The seed changes only the numbers."""
+"""Prefixes of the parameters that change the table or the memory. The seed changes only the numbers."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Variant:
     model: str
     data: str
     optimizer: str
-    seed: int  # its numbers were drawn with the sweep's first seed
+    seed: int  # the sweep's first seed, from which its numbers were drawn
     params: dict[str, Any]  # the swept parameters in which the study's models differ
     inspection: Inspection
 
@@ -36,7 +36,10 @@ class Variant:
 
 
 def inspect_models(trials: Iterable[TrialPlan], data_root: Path) -> list[Variant]:
-    """Load the data, and build every model that these trials train, in their order. A rehearsal has built each."""
+    """Load the data, and build every model that these trials train, in their order.
+
+    A rehearsal has already built each.
+    """
     import torch
 
     from scalestudy.training.data.loading import open_data

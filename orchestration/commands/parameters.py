@@ -1,6 +1,7 @@
 """The arguments and options that commands share, and how a shell completes them.
 
-Completion runs anew at every key, so nothing here imports Ray, torch or MLflow, or reads more than a folder or two.
+Completion starts a process at every key, so nothing here imports Ray, torch or MLflow, or reads more than a folder or
+two.
 """
 
 from __future__ import annotations
@@ -18,39 +19,39 @@ from scalestudy.orchestration.base.places import version as package_version
 Completion = Callable[[str], list[str]]
 
 STUDY_MARK = "plan.json"
-"""The file by which a study's folder is known."""
+"""The file that marks a folder as a study's."""
 BENCHES = (MAX_BATCH, ALLREDUCE) = ("max-batch", "allreduce")
-"""What `bench` can run."""
+"""The names that `bench` takes."""
 LATEST = "latest"
-"""Names the study that began last, in place of its folder; or, as PLACE/latest, the last one of a place."""
+"""Names the study that began last, in place of its folder; PLACE/latest names the last one of a place."""
 
 
 def specs(incomplete: str) -> list[str]:
-    """Studies of the catalogue, and the YAML files that begin so."""
+    """Return studies of the catalogue, and YAML files, whose names begin so."""
     names = [name for name in catalogue() if name.startswith(incomplete)]
     return [*names, *_files(incomplete, "*.yaml", "*.yml")]
 
 
 def studies(incomplete: str) -> list[str]:
-    """Studies of the catalogue."""
+    """Return studies of the catalogue whose names begin so."""
     return _begun(incomplete, catalogue())
 
 
 def folders(incomplete: str) -> list[str]:
-    """`latest`, and studies' folders that begin so, or that lie in a folder which does."""
+    """Return `latest`, and studies' folders whose names begin so or that are in a folder whose name does."""
     latest = _begun(incomplete, [LATEST])
     return [*latest, *(str(Path(mark).parent) for mark in _files(incomplete, f"*/{STUDY_MARK}", f"*/*/{STUDY_MARK}"))]
 
 
 def data_sets(incomplete: str) -> list[str]:
-    """What `data fetch` can fetch."""
+    """Return the names that `data fetch` takes and that begin so."""
     from scalestudy.training.data import SOURCES
 
     return _begun(incomplete, SOURCES)
 
 
 def words(*choices: str) -> Completion:
-    """A completion by fixed words."""
+    """Return a completion by fixed words."""
 
     def choose(incomplete: str) -> list[str]:
         return _begun(incomplete, choices)

@@ -38,17 +38,17 @@ NAMED_SOURCES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStudy:
-    """What `plan` says of a study."""
+    """The result of `plan`."""
 
     spec: StudySpec
     plan: Plan
     cost: Estimate
-    seconds: Span | None  # from the first group's order to the last trial's end; None, with `why`: not known
+    seconds: Span | None  # from the first group's start to the last trial's end; None: unknown, and `why` says why
     why: str | None = None
-    slots: Sequence[int]  # workers that fit each machine that is planned for
-    extends: str | None = None  # what an extended study has already; None: it is new
-    rehearsal: Rehearsal | None = None  # None: it was not asked for
-    models: Sequence[Variant] = ()  # that were rehearsed
+    slots: Sequence[int]  # workers that fit each machine of the plan
+    extends: str | None = None  # what an extended study has already; None: the study is new
+    rehearsal: Rehearsal | None = None  # None: not asked for
+    models: Sequence[Variant] = ()  # those that were rehearsed
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, for --json."""
@@ -93,11 +93,11 @@ def plan_study(
         slots: workers that fit each machine. None: as many as fit this one.
         nodes: number of machines.
         storage: a folder or URI with earlier studies, beside the usual places.
-        measure: whether some steps are trained and timed now.
-        rehearse: whether one step of each kind of training is made, and its model shown.
+        measure: whether to train and time some steps now.
+        rehearse: whether to make one step of each kind of training, and show its model.
         extend: the folder of the study that the spec extends.
 
-    Raises SpecError or RequestError for a study that can't be, and what `rehearse_study` and `measure_cells` raise.
+    Raises SpecError or RequestError for a study that can't run, and what `rehearse_study` and `measure_cells` raise.
     """
     spec = read_spec(source, overrides)
     check_callables(spec)
@@ -146,7 +146,7 @@ def plan_study(
 def what_is_left(study: PreparedStudy) -> tuple[StudySpec, Plan, str]:
     """Return the spec and the plan of an extended study without the trials that have ended, and in words how many.
 
-    Of a search, and of a factorised study, the plan stays whole: which trials follow is known only after the run.
+    The plan of a search, or of a factorised study, stays whole: only the run decides which trials follow.
     """
     ended = [trial for trial in study.plan.trials if trial.trial_id in study.history.ended]
     verb = "has ended and does" if len(ended) == 1 else "have ended and do"
@@ -196,7 +196,7 @@ def room_of(spec: StudySpec, device: str, nodes: Sequence[ClusterNode]) -> Room:
 
 
 def machines(resources: Resources, slots_each: int | None, count: int, logical_cpus: int | None) -> list[ClusterNode]:
-    """Return the machines to plan for: `count` like this one, or each with room for so many workers.
+    """Return the machines to plan for: `count` like this one, or each with room for `slots_each` workers.
 
     logical_cpus: of a cluster that a run would start here; None: one a core.
     """
@@ -213,7 +213,7 @@ def gpus_here() -> int:
 
 
 def time_lines(planned: PlannedStudy) -> list[str]:
-    """Say how long the study takes, what it costs, and by which timings."""
+    """Return lines that say how long the study takes, what it costs, and which timings say so."""
     cost, used = planned.cost, planned.cost.worker_seconds
     if planned.seconds is None or used is None:
         return [planned.why or ""]
@@ -237,11 +237,11 @@ def time_lines(planned: PlannedStudy) -> list[str]:
 
 
 def stops_early(spec: StudySpec) -> bool:
-    """Tell whether trials may end before their last epoch, by a scheduler or at the target."""
+    """Whether trials may end before their last epoch, by a scheduler or at the target."""
     return spec.search.scheduler != "none" or spec.stops_at_target
 
 
 def _text(span: Span, text: Callable[[float], str]) -> str:
-    """`about 12 min (10 min to 15 min)`; the middle alone if the ends are written like it."""
+    """Return a span as `about 12 min (10 min to 15 min)`; the middle alone if the ends have the same text."""
     low, middle, high = map(text, span)
     return f"about {middle}" if low == high else f"about {middle} ({low} to {high})"

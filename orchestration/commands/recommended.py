@@ -1,4 +1,4 @@
-"""The recommended cell as a study of its own (`recommend --spec`), and as a command of torchrun (`--torchrun`)."""
+"""The recommended cell as a study (`recommend --spec`), and as a torchrun command (`--torchrun`)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ ALWAYS = ("workload.model", "workload.data", "train.epochs", "sweep", "targets.a
 
 @dataclass(frozen=True, kw_only=True)
 class RecommendedCell:
-    """A cell that a study recommends. spec: a study of it alone, which trains to the last epoch. device: it ran on."""
+    """A cell that a study recommends."""
 
-    spec: StudySpec
-    device: str
+    spec: StudySpec  # a study of the cell alone, which trains to the last epoch
+    device: str  # that it ran on
 
     @classmethod
     def of(cls, advice: Advice) -> RecommendedCell:
-        """The cell that was asked for. Raises RequestError if there is none."""
+        """Return the requested cell. Raises RequestError if there is none."""
         spec, choice = advice.spec, advice.data[advice.role]
         if not present(choice):
             remedy = "ask for another target with --accuracy, or add cells with scalestudy run --extend"
@@ -56,7 +56,7 @@ class RecommendedCell:
         return cls(spec=StudySpec.model_validate(plain), device=choice["device"] or "")
 
     def to_yaml(self) -> str:
-        """The study as people write one: what differs from the defaults, a line a section."""
+        """Return the study as people write one: what differs from the defaults, a line a section."""
         plain, default = self.spec.to_dict(), StudySpec(name=self.spec.name).to_dict()
         kept = {"name": self.spec.name, **_differing(plain, default)}
         return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
@@ -68,9 +68,9 @@ class RecommendedCell:
         return write_spec_file(file, text, "--spec")
 
     def torchrun(self) -> str:
-        """The command that trains the cell on one machine with its first seed, quoted for a shell."""
+        """Return the command that trains the cell on one machine with its first seed, quoted for a shell."""
         trial, resources = make_plan(self.spec).trials[0], self.spec.resources
-        config = train_config(trial, ".").replace(data_root=None)  # where data lie is asked on the machine that trains
+        config = train_config(trial, ".").replace(data_root=None)  # the machine that trains finds its data
         words = ["torchrun", "--standalone", "--nproc-per-node", str(trial.num_gpus), "-m", "scalestudy.training"]
         words += make_arguments(config)
         if "cuda" in self.device and resources.gpus_per_worker < 1:
@@ -84,19 +84,19 @@ class RecommendedCell:
 
 
 def best_name(spec: StudySpec) -> str:
-    """The name of the study of the recommended cell alone."""
+    """Return the name of the study of the recommended cell alone."""
     return f"{spec.name[:LONGEST_NAME]}-best"
 
 
 def _seeds(spec: StudySpec, plan: Plan, params: Mapping[str, Any]) -> list[int]:
-    """The seeds of a cell: the sweep's, else those that its points name."""
+    """Return the seeds of a cell: the sweep's, else those that its points name."""
     if spec.sweep.seed is not None:
         return list(spec.sweep.seed)
     return list(dict.fromkeys(trial.seed for trial in plan.trials if trial.cell == params))
 
 
 def _differing(plain: Mapping[str, Any], default: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """What differs from the defaults, and what stands there `ALWAYS`."""
+    """Return what differs from the defaults, and the keys of `ALWAYS`."""
     kept: dict[str, Any] = {}
     for key, value in plain.items():
         path, usual = f"{above}{key}", default.get(key)

@@ -22,29 +22,26 @@ from scalestudy.orchestration.tracking.mlflow_model import MODEL, find_model, re
 from scalestudy.orchestration.tracking.mlflow_store import TRIAL_ID
 from scalestudy.orchestration.tracking.server import address_of, check_reachable, reason_of, resolve_address
 
-NOT_IN_NAMES = "/:"  # MLflow reads them as parts of a URI
+NOT_IN_NAMES = "/:"  # characters that MLflow reads as parts of a URI
 
 
 @dataclass(frozen=True, kw_only=True)
 class Registered:
-    """What became of it. version: null: the weights were not kept, and commands, one after another, train the cell.
-
-    trial: the run name of the one whose weights they are; null with the version.
-    """
+    """The result of `register`."""
 
     name: str
     cell: str
-    version: int | None = None
-    trial: str | None = None
-    commands: tuple[str, ...] = ()
+    version: int | None = None  # null: the weights were not kept
+    trial: str | None = None  # run name of the trial whose weights they are; null with the version
+    commands: tuple[str, ...] = ()  # which train the cell, one after another, where the weights were not kept
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for --json."""
+        """Return plain data, for --json."""
         return asdict(self)
 
     @property
     def words(self) -> str:
-        """What became of it, in a line."""
+        """The result, in a line."""
         if self.version is None:
             kept = "a study keeps its best trial's weights alone"
             return f"{self.cell} is recommended, and {kept}. To train and register it:"
@@ -53,11 +50,11 @@ class Registered:
 
 
 def register_recommended(path: str | Path, name: str) -> Registered:
-    """Registers the model of a study's recommended cell, or of its only one, as the next version of a name.
+    """Register the model of a study's recommended cell, or of its only one, as the next version of a name.
 
     The model has its signature. A study keeps the weights of its best trial, which may be of another cell. Raises
-    RequestError for a folder that is no study's, a study without an answer, a model that MLflow has not got, or a name
-    that it does not take; UnreachableError if it is out of reach.
+    RequestError for a folder that is no study's, a study without an answer, a model that MLflow does not have, or a
+    name that it refuses; UnreachableError if it is out of reach.
     """
     if not name.strip() or any(character in name for character in NOT_IN_NAMES):
         raise RequestError(f"--name: {name!r}: is no name of a model", "give one without / and :")
@@ -81,7 +78,7 @@ def register_recommended(path: str | Path, name: str) -> Registered:
         from mlflow import MlflowClient
 
         runs: Mapping[str, Any] = {}
-        if address.is_there:  # to ask a database that is not there would make it
+        if address.is_there:  # asking a missing database would create it
             client = MlflowClient(tracking_uri=address.uri)
             runs = _runs_of(client, spec.tracking.experiment or spec.name, advice.study_id)
         remedy = f"scalestudy ui {shlex.quote(folder.address)} --sync sends it"
@@ -116,13 +113,13 @@ def register_recommended(path: str | Path, name: str) -> Registered:
 
 
 def _trained(advice: Advice, folder: StudyFolder) -> Sequence[TrialPlan]:
-    """The study's trainings that have ended."""
+    """Return the study's trainings that have ended."""
     ended = {line["trial_id"] for line in folder.read_trials()}
     return [trial for trial in advice.plan.trials if trial.kind == "training" and trial.trial_id in ended]
 
 
 def _runs_of(client: Any, experiment: str, study_id: str) -> Mapping[str, Any]:
-    """The study's runs by trial id; its own under the empty text. Empty: MLflow has none of it."""
+    """Return the study's runs by trial id, and its parent run under the empty text. Empty: MLflow has none."""
     found = client.get_experiment_by_name(experiment)
     if found is None:
         return {}

@@ -1,4 +1,4 @@
-"""What commands print on a terminal, by Rich: tables and closing words."""
+"""Output of the commands on a terminal, by Rich: tables and closing words."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def plan(console: Console, planned: PlannedStudy) -> None:
             values = (str(trial.params[name]) for name in names)
             rows.append([str(number), *values, f"{trial.batch_size / trial.num_gpus:g}", trial.trial_id])
         columns(console, header, rows)
-    else:  # what a search chooses from
+    else:  # the values that a search chooses from
         space = planned.plan.to_suggest.space if planned.plan.to_suggest else {}
         columns(console, ["parameter", "values"], [[name, values] for name, values in space.items()])
     bound = "at most " if planned.plan.to_suggest or spec.stops_at_target else ""
@@ -65,7 +65,7 @@ def plan(console: Console, planned: PlannedStudy) -> None:
 
 
 def stop_lines(spec: StudySpec) -> list[str]:
-    """Says where trainings stop, and what that saves."""
+    """Return lines that say where trainings stop, and what that saves."""
     if spec.stop_target is None:
         return []
     from scalestudy.experiments.analysis.measures.metric import StudyMetric
@@ -76,7 +76,7 @@ def stop_lines(spec: StudySpec) -> list[str]:
 
 
 def factorised_lines(planned: Plan, cost: Estimate, period: str) -> list[str]:
-    """Say what a factorised study runs, and in place of what. period: what one is called."""
+    """Return lines that say what a factorised study runs, and what it replaces. period: such as "epoch"."""
     from scalestudy.experiments.analysis.measures.units import plural
 
     if (parts := planned.factorised) is None:
@@ -92,7 +92,7 @@ def factorised_lines(planned: Plan, cost: Estimate, period: str) -> list[str]:
 
 
 def result(console: Console, done: StudyResult) -> None:
-    """Prints the book's table, the answer, and where everything lies."""
+    """Print the book's table, the answer, and where everything is."""
     if done.summary is not None:
         from scalestudy.experiments.analysis.measures.units import seconds_text
         from scalestudy.experiments.analysis.text.answer import answer_lines, study_took
@@ -120,7 +120,7 @@ def result(console: Console, done: StudyResult) -> None:
 
 
 def table_of(console: Console, summary: dict[str, Any]) -> None:
-    """Prints the table in the book's form; of many cells, the best."""
+    """Print the table in the book's form; of many cells, the best."""
     from scalestudy.experiments.analysis.text.sentences import best_rows, book_table
 
     header, rows = book_table(summary)
@@ -132,7 +132,7 @@ def table_of(console: Console, summary: dict[str, Any]) -> None:
 def columns(
     console: Console, header: list[str], rows: list[list[str]], *, flush: Literal["left", "right"] = "right"
 ) -> None:
-    """Prints columns flush right, or left, never cut to the width of the terminal."""
+    """Print columns flush right, or left, never cut to the width of the terminal."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     justified = str.rjust if flush == "right" else str.ljust
     aligned = (
@@ -140,12 +140,12 @@ def columns(
     )
     head, *lines = map(str.rstrip, aligned)
     console.print(Text(head, style="bold"), soft_wrap=True)
-    if lines:  # in one call: line by line, a plan of 10,000 trials spends most of its time here
+    if lines:  # one call: line by line, a plan of 10,000 trials spends most of its time here
         console.print(Text("\n".join(lines)), soft_wrap=True)
 
 
 def studies(console: Console, listed: Sequence[ListedStudy], places: Sequence[str]) -> None:
-    """Prints studies, a line each. places: where they were looked for, said if there are none."""
+    """Print studies, a line each. places: where they were sought, named if there are none."""
     from scalestudy.orchestration.commands.studies import HEADER
 
     if listed:
@@ -155,7 +155,7 @@ def studies(console: Console, listed: Sequence[ListedStudy], places: Sequence[st
 
 
 def comparison(console: Console, compared: dict[str, Any]) -> None:
-    """Prints studies side by side; of many cells, those that differ most."""
+    """Print studies side by side; of many cells, those that differ most."""
     from scalestudy.experiments.analysis.answers.comparison import comparison_lines, comparison_table
 
     columns(console, *comparison_table(compared, TABLE_ROWS // 2))
@@ -168,14 +168,14 @@ def comparison(console: Console, compared: dict[str, Any]) -> None:
 
 
 def failure_text(failure: dict[str, Any]) -> str:
-    """Describes trials that failed alike: which, how, on what rank, why."""
+    """Return a description of trials with the same failure: which, how, on what rank, why."""
     rank = "" if failure["rank"] is None else f" on rank {failure['rank']}"
     status = failure["status"].replace("_", " ")
     return f"{', '.join(failure['trials'])}: {status}{rank}: {failure['message'] or 'no message'}"
 
 
 def closing_lines(done: StudyResult) -> list[str]:
-    """Says what is left to do when a study did not end cleanly."""
+    """Return lines that say what is left to do when a study did not end cleanly."""
     lines, place = [], quote(done.address)
     if done.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
         kept = "kept" if done.summary is None else "kept and in the report"
@@ -196,7 +196,7 @@ def closing_lines(done: StudyResult) -> list[str]:
 
 
 def result_data(done: StudyResult) -> dict[str, Any]:
-    """Returns a study's end as plain data, for --json."""
+    """Return a study's end as plain data, for --json."""
     return {
         "folder": str(done.folder),
         "address": done.address,
@@ -213,7 +213,7 @@ def result_data(done: StudyResult) -> dict[str, Any]:
 
 
 def variants(console: Console, found: Sequence[Variant]) -> None:
-    """Prints, for each model that a study trains, the table of its parameters and the memory that they take."""
+    """Print, for each model that a study trains, the table of its parameters and the memory that they take."""
     for number, variant in enumerate(found):
         if number:
             console.print()
@@ -231,7 +231,7 @@ def variants(console: Console, found: Sequence[Variant]) -> None:
 
 
 def inspection_lines(variant: Variant) -> list[str]:
-    """Sums up a model's parameters: numbers, and bytes on each worker."""
+    """Return lines that sum up a model's parameters: numbers, and bytes on each worker."""
     inspection, memory = variant.inspection, variant.inspection.memory
     trained = [row for row in inspection.parameters if row.trained]
     numbers = f"{inspection.trained_numbers:,} numbers to train in {len(trained)} tensors"
@@ -251,7 +251,7 @@ def inspection_lines(variant: Variant) -> list[str]:
 
 
 def bytes_text(size: int) -> str:
-    """Writes a size in bytes with three digits: `498 kB`, `1.99 MB`."""
+    """Return a size in bytes with three digits: `498 kB`, `1.99 MB`."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= factor:
             return f"{size / factor:.{3 - len(str(int(size / factor)))}f} {unit}"
@@ -259,7 +259,7 @@ def bytes_text(size: int) -> str:
 
 
 def findings(console: Console, found: Sequence[Finding]) -> None:
-    """Prints the doctor's findings, each with its remedy below. A line is never cut, so it can be copied."""
+    """Print the doctor's findings, each with its remedy below. A line is never cut, so that it can be copied."""
     width = max(len(finding.name) for finding in found)
     for finding in found:
         mark, style = MARKS[finding.state]

@@ -26,37 +26,33 @@ from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.storage.lock import lock_of
 
 USUAL = "runs"
-"""The folder of studies whose spec names none: in the current folder, or in `$SCALESTUDY_HOME` if a job ran them."""
+"""The folder of studies without `storage`: in the current folder, or in `$SCALESTUDY_HOME` if a job ran them."""
 STAMP = re.compile(r"-(\d{8}T\d{6}Z)(?:-\d+)?$")
-"""How a study's id ends: when it began, as `opening.new_study_id` writes it."""
+"""The end of a study's id: when it began, as `opening.new_study_id` writes it."""
 AT_ONCE = 16  # folders that are read at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListedStudy:
-    """A study as `list` shows it.
-
-    folder: the path or URI that commands take. state: running, finished, stopped, interrupted or unreadable. ended:
-    trials that have; planned: that the study is to have; both null where they can't be read. started: seconds since
-    1970, null where nothing tells it. answer: `{label, target, seconds, value, words}` of the recommended cell, value
-    being its metric after the last epoch; or null with a why.
-    """
+    """A study as `list` shows it."""
 
     study: str
     name: str
-    folder: str
-    state: str
-    ended: int | None
-    planned: int | None
-    started: float | None
+    folder: str  # the path or URI that commands take
+    state: str  # running, finished, stopped, interrupted or unreadable
+    ended: int | None  # trials that have ended; null: unreadable
+    planned: int | None  # trials that the study is to have; null: unreadable
+    started: float | None  # seconds since 1970; null: unknown
     answer: Figure
+    """`{label, target, seconds, value, words}` of the recommended cell, where value is its metric after the last epoch;
+    or null with a why."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for --json."""
+        """Return plain data, for --json."""
         return {**asdict(self), "started": None if self.started is None else _utc(self.started).isoformat()}
 
     def to_row(self) -> list[str]:
-        """The texts of its row, under HEADER."""
+        """Return the texts of its row, under HEADER."""
         when = "–" if self.started is None else f"{_utc(self.started):%Y-%m-%d %H:%M}"
         trials = "–" if self.ended is None else f"{self.ended}/{self.planned}"
         words = self.answer["words"] if present(self.answer) else f"none: {self.answer['why']}"
@@ -67,35 +63,35 @@ HEADER = ["folder", "state", "trials", "started (UTC)", "recommended"]
 
 
 def list_studies(storage: str | None = None) -> tuple[list[ListedStudy], list[str]]:
-    """The studies of a place, the latest first, and the places that were looked at.
+    """Return the studies of a place, the latest first, and the places searched.
 
     storage: a folder or a URI that holds studies' folders; None: `places()`. Raises RequestError for a place that can't
     be right, UnreachableError if the URI can't be read.
     """
     looked = places() if storage is None else [checked_place(storage)]
     found = [folder for place in looked for folder in folders_in(place)]
-    with ThreadPoolExecutor(AT_ONCE) as threads:  # of a bucket each lock is a request
+    with ThreadPoolExecutor(AT_ONCE) as threads:  # in a bucket each lock costs a request
         listed = list(threads.map(_listed, found))
     return sorted(listed, key=lambda each: (each.started or 0.0, each.folder), reverse=True), looked
 
 
 def places() -> list[str]:
-    """Where studies lie whose spec names no storage: `./runs`, and `$SCALESTUDY_HOME/runs`, where jobs put them."""
+    """Return where studies without `storage` are: `./runs`, and `$SCALESTUDY_HOME/runs`, where jobs put them."""
     here, jobs = base_folder() / USUAL, home() / USUAL
     shown = USUAL if here == Path.cwd() / USUAL else str(here)
     return [shown] if here.resolve() == jobs.resolve() else [shown, str(jobs)]
 
 
 def named_study(where: str, *, acts: bool = False) -> tuple[str, str]:
-    """Return the study's folder that a DIR names, and of `latest` which one that is and what else runs, in words.
+    """Return the study's folder that a DIR names; for `latest` also a sentence about it and the other running studies.
 
-    `latest` and PLACE/latest are the study there that began last, but a folder called so that is a study's wins.
+    `latest` and PLACE/latest are the study there that began last, unless a study's folder has that name.
 
     Args:
         where: a study's folder or URI, or `latest`.
         acts: the command changes or uploads the study, so an ambiguous `latest` is refused.
 
-    Raises RequestError if there is no study, or if it is not clear which one to change.
+    Raises RequestError if there is no study, or if it is unclear which one to change.
     """
     place, name = parent_and_name(where) if is_uri(where) else (str(Path(where).parent), Path(where).name)
     if name != LATEST or (is_uri(where) and not is_uri(place)) or _is_study(where):
@@ -124,7 +120,7 @@ def _is_study(where: str) -> bool:
 
 
 def checked_place(storage: str) -> str:
-    """The place that --storage names. Raises RequestError for a folder that is not there, or is a study's own."""
+    """Return the place that --storage names. Raises RequestError for a folder that does not exist, or is a study's."""
     if is_uri(storage):
         mirror.open_store(storage, "--storage")
         return storage
@@ -137,14 +133,14 @@ def checked_place(storage: str) -> str:
 
 
 def folders_in(place: str) -> list[StudyFolder]:
-    """The studies of a folder or URI. Raises UnreachableError if the URI can't be read."""
+    """Return the studies of a folder or URI. Raises UnreachableError if the URI can't be read."""
     if is_uri(place):
         return mirror.glimpses(place)
     return [StudyFolder(file.parent) for file in sorted(Path(place).glob("*/plan.json"))]
 
 
 def _listed(folder: StudyFolder) -> ListedStudy:
-    """A study's row. One that can't be read is a row too, so that the others are shown."""
+    """Return a study's row. One that can't be read is a row too, so that the others are shown."""
     study, state, ended, planned = _name(folder), "unreadable", None, None
     try:
         plan = folder.read_plan()
@@ -171,7 +167,7 @@ def _name(folder: StudyFolder) -> str:
 
 
 def began(folder: StudyFolder) -> float:
-    """When a study began, in seconds since 1970: by its first event, else by its folder's name; 0: nothing tells it."""
+    """Return when a study began, in seconds since 1970: by its first event, else by its folder's name; 0: unknown."""
     try:
         for entry in Journal(folder.journal_folder).entries():
             return entry.at
@@ -185,7 +181,7 @@ def began(folder: StudyFolder) -> float:
 
 
 def _state(folder: StudyFolder) -> str:
-    """As `status` tells it, from the journal's end alone: what ends a run is its last entry."""
+    """Return the state as `status` does, from the journal's end alone: what ends a run is its last entry."""
     if _is_running(folder):
         return "running"
     journal = Journal(folder.journal_folder)
@@ -200,7 +196,7 @@ def _is_running(folder: StudyFolder) -> bool:
 
 
 def _answer(folder: StudyFolder, state: str) -> Figure:
-    """The recommended cell of a study's summary, or why there is none."""
+    """Return the recommended cell of a study's summary, or why there is none."""
     again = f"scalestudy report {quote(folder.address)}"
     if not folder.summary_file.exists():
         return missing("it has not ended" if state == "running" else f"it has no report; {again} writes one")
@@ -210,7 +206,7 @@ def _answer(folder: StudyFolder, state: str) -> Figure:
     recommendation, metric = summary["recommendation"], metric_of(summary["study"])
     chosen = recommendation["recommended"]
     if not present(chosen):
-        return missing(str(chosen["why"]).partition(": ")[0])  # how to mend it, recommend says
+        return missing(str(chosen["why"]).partition(": ")[0])  # `recommend` says how to mend it
     value = chosen[metric.key]["value"]
     return {
         "label": chosen["label"],

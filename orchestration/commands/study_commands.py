@@ -34,49 +34,39 @@ from scalestudy.orchestration.tracking.writer import Cursor, catch_up
 
 @dataclass(frozen=True, kw_only=True)
 class RunningNow:
-    """A trial that has begun and has not ended.
-
-    metric: its last value, null before the first evaluation. epoch, epochs: how many of them it has made, and makes in
-    all; evaluations, if period says so.
-    """
+    """A trial that has begun and has not ended."""
 
     name: str
     trial_id: str
     attempt: int
-    epoch: int
-    epochs: int
+    epoch: int  # number of epochs done, or of evaluations if `period` says so
+    epochs: int  # number that it makes in all
     period: str
-    metric: float | None
+    metric: float | None  # its last value; null before the first evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """How a study stands.
-
-    state: running, finished, stopped (cleanly) or interrupted (its process died). trials: by status, with the number
-    planned. wall_seconds: over all its runs; once it has ended, as its report says. silent_seconds: since the last sign
-    of life of the process that runs it; null when none does. best: the best value so far with its trial.
-    unsent: journal entries that MLflow has not got.
-    """
+    """How a study stands."""
 
     study: str
-    state: str
-    trials: dict[str, int]
+    state: str  # running, finished, stopped (cleanly) or interrupted (its process died)
+    trials: dict[str, int]  # by status, with the number planned
     running: tuple[RunningNow, ...]
-    best: dict[str, Any] | None
-    wall_seconds: float
+    best: dict[str, Any] | None  # the best value so far with its trial
+    wall_seconds: float  # over all its runs; once it has ended, as its report says
     holder: str | None
-    silent_seconds: float | None
-    unsent: int
+    silent_seconds: float | None  # since the last sign of life of the process that runs it; null: none does
+    unsent: int  # journal entries that MLflow does not have
     folder: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for --json."""
+        """Return plain data, for --json."""
         return asdict(self)
 
 
 def status_of(path: str | Path) -> Status:
-    """How the study in a folder stands. Raises RequestError for a folder that is not a study's."""
+    """Return how the study in a folder stands. Raises RequestError for a folder that is not a study's."""
     folder = open_folder(path)
     with readable(folder):
         spec, plan, journal = spec_of(folder), folder.read_plan(), StudyJournal(folder)
@@ -114,7 +104,7 @@ def status_of(path: str | Path) -> Status:
 
 
 def status_lines(current: Status) -> list[str]:
-    """The status in words."""
+    """Return the status in words."""
     trials = dict(current.trials)
     planned = trials.pop("planned")
     ended = sum(trials.values())
@@ -186,9 +176,9 @@ def open_report(path: str | Path, *, as_json: bool = False) -> None:
 
 
 def watch_report(path: str | Path, *, as_json: bool = False) -> None:
-    """Show the page of a running study, and rewrite it until the study ends or Ctrl-C ends the watching.
+    """Show the page of a running study, and rewrite it until the study ends or Ctrl-C stops this.
 
-    Of a study that does not run it shows the report. Raises as `open_report`, and as `WatchedStudy`.
+    Show the report instead if the study does not run. Raises as `open_report`, and as `WatchedStudy`.
     """
     from scalestudy.orchestration.commands.watch import WatchedStudy, watch
 
@@ -218,7 +208,7 @@ def _show(page: Path, *, as_json: bool) -> None:
 
 
 def show_in_browser(page: str) -> bool:
-    """Opens an address in the user's browser; says whether there was one.
+    """Open an address in the user's browser; return whether there was one.
 
     Where there is no screen, Python would take a browser for terminals, which would cover the user's.
     """
@@ -232,7 +222,7 @@ def show_in_browser(page: str) -> bool:
 
 
 def sync_tracking(path: str | Path) -> tuple[int, str]:
-    """Sends MLflow the events that it has missed of a study; returns their number and the store's address.
+    """Send MLflow the events of a study that it missed; return their number and the store's address.
 
     Raises UnreachableError if the store is out of reach, RequestError while the study runs.
     """
@@ -261,7 +251,7 @@ def sync_tracking(path: str | Path) -> tuple[int, str]:
 
 
 OPTIONS = {"target": "--accuracy", **{wish: f"--{wish.replace('_', '-')}" for wish in WISHES if wish != "target"}}
-"""What an error calls each wish of `recommend`."""
+"""The name that an error gives each argument of `recommend`."""
 
 
 def advise(
@@ -273,10 +263,10 @@ def advise(
     tolerance: float | None = None,
     by: str | None = None,
 ) -> Advice:
-    """`recommend`: what to choose by a study's records.
+    """Return what `recommend` chooses by a study's records.
 
-    accuracy: the target, of whatever metric the study has. Raises RequestError for a request that can't be met, or
-    a folder that is not a study's.
+    accuracy: the target, of whatever metric the study has. Raises RequestError for a request that can't be met, or a
+    folder that is not a study's.
     """
     return advise_by_records(
         open_folder(path), target=accuracy, max_gpus=max_gpus, price=price, tolerance=tolerance, by=by, names=OPTIONS
@@ -284,7 +274,7 @@ def advise(
 
 
 def compare_studies(paths: Sequence[str | Path]) -> dict[str, Any]:
-    """What `compare` finds between two or more studies, named by their ids; the first is the base.
+    """Return what `compare` finds between two or more studies, named by their ids; the first is the base.
 
     Raises RequestError for fewer than two, the same one twice, or a folder that is not a study's.
     """
@@ -304,7 +294,7 @@ def compare_studies(paths: Sequence[str | Path]) -> dict[str, Any]:
 
 
 def write_new_spec(name: str, study: str | None = None) -> Path:
-    """Writes `NAME.yaml`, a study by that name: of the catalogue's study, or with every key and its default.
+    """Write `NAME.yaml`, a study by that name: a copy of the catalogue's study, or every key with its default.
 
     name: of the study; a folder before it, or `.yaml` behind it, says where the file goes. Raises SpecError for a name
     that can't be a folder's or is not in the catalogue, RequestError as `write_spec_file`.
@@ -315,7 +305,7 @@ def write_new_spec(name: str, study: str | None = None) -> Path:
 
 
 def write_spec_file(file: Path, text: str, field: str) -> Path:
-    """Writes a new spec. field: what an error calls it. Raises RequestError if it exists or can't be written."""
+    """Write a new spec. field: what an error calls it. Raises RequestError if it exists or can't be written."""
     try:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
@@ -327,7 +317,7 @@ def write_spec_file(file: Path, text: str, field: str) -> Path:
 
 
 def fetch_data(name: str, source: Path | None) -> tuple[list[Path], Path]:
-    """Puts a data set's files into the data folder; returns the new ones, and the folder. Raises RequestError."""
+    """Put a data set's files into the data folder; return the new ones, and the folder. Raises RequestError."""
     from scalestudy.training.data import fetch
     from scalestudy.training.data.downloads import DataError
 

@@ -24,7 +24,7 @@ from scalestudy.training.redaction import SHORTEST_SECRET, credentials_in, redac
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """A job as Ray's job server is asked for it."""
+    """A job in the form that Ray's job server takes."""
 
     entrypoint: str
     runtime_env: dict[str, Any]
@@ -39,18 +39,20 @@ class Submission:
 def submission(
     spec: str, overrides: Sequence[str], variables: Sequence[str], folder: Path, *, rehearsal: bool = True
 ) -> Submission:
-    """The job that runs a study. The current folder travels along, with the spec and the user's own modules. This
-    package travels too, so that the cluster runs the same version.
+    """Return the job that runs a study.
+
+    The current folder travels along, with the spec and the user's modules. This package travels too, so that the
+    cluster runs the same version.
 
     Args:
         spec: a path in `folder`, or a catalogue name.
         overrides: as `run` takes them.
         variables: for the job's environment: `NAME=VALUE`, or `NAME` for the value that it has in this process.
-        folder: what travels along; `.rayignore` says what of it does not.
+        folder: what travels along; `.rayignore` names what stays behind.
         rehearsal: whether the job rehearses the study before it starts.
 
-    Raises RequestError for a spec in another folder, for what is no variable, and for a password: everybody who sees
-    the cluster's jobs can read the job's command.
+    Raises RequestError for a spec in another folder, for text that is no variable, and for a password: everybody who
+    sees the cluster's jobs can read the job's command.
     """
     for override in overrides:
         if credentials_in(override):
@@ -83,7 +85,7 @@ def _spec_in(spec: str, folder: Path) -> str:
 
 
 def _variable(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
-    """One of the job's variables. Errors repeat its name alone."""
+    """Return the name and the value of one of the job's variables. Errors repeat its name alone."""
     name, equals, value = text.partition("=")
     if not name.isidentifier():
         raise RequestError(f"--env: {name}: is not NAME=VALUE or NAME", "write it like --env MLFLOW_TRACKING_PASSWORD")
@@ -101,7 +103,7 @@ def submit_study(
     wait: bool = True,
     rehearsal: bool = True,
 ) -> int:
-    """Submits a study as a job and, with `wait`, prints what it prints until its end; returns the exit status.
+    """Submit a study as a job and, with `wait`, print its output until its end; return the exit status.
 
     Raises SpecError or RequestError for what `run` would refuse, UnreachableError where no job server answers or it
     refuses the token or the job.
@@ -157,7 +159,7 @@ async def _follow(client: Any, job: str) -> None:
 
 
 def _exit_status(client: Any, job: str) -> int:
-    """The study's own, where the job server knows it; else whether the job has succeeded."""
+    """Return the study's exit status where the job server knows it; else whether the job succeeded."""
     while (info := client.get_job_info(job)).status in ("PENDING", "RUNNING"):
         time.sleep(1.0)  # the log may end a little before the job
     if info.driver_exit_code is not None:

@@ -1,8 +1,8 @@
-"""`scalestudy ui`: MLflow's own pages on 127.0.0.1, over the store that `run` writes to, opened at a study's page.
+"""`scalestudy ui`: MLflow's pages on 127.0.0.1, over the store that `run` writes to, opened at a study's page.
 
-A fresh browser shows MLflow's pages for language models, where a study's runs are not to be seen. So the address names
-the view for machine learning, the experiment, and the study by a filter: other studies may have the same experiment.
-It also asks for an order, the soonest at the target first: MLflow folds trials away below the study's run otherwise.
+A fresh browser shows MLflow's pages for language models, which hide a study's runs. So the address names the view for
+machine learning, the experiment, and a filter for the study: other studies may have the same experiment. It also asks
+for an order, the soonest at the target first: otherwise MLflow folds trials away below the study's run.
 """
 
 from __future__ import annotations
@@ -48,18 +48,21 @@ START_SECONDS = 120.0
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedPage:
-    """A study's page: in which store, by which experiment and id, and by which metric its runs are in order."""
+    """A study's page in MLflow."""
 
-    address: TrackingAddress
+    address: TrackingAddress  # of the store
     experiment: str
     study_id: str
     folder: str
-    order_by: str
+    order_by: str  # the metric by which its runs are in order
     ascending: bool
 
     @classmethod
     def of(cls, path: str, uri: str | None = None) -> TrackedPage:
-        """The page of the study in a folder. uri: a store other than the study's. Raises RequestError as `open`."""
+        """Return the page of the study in a folder. Raises RequestError as `open`.
+
+        uri: a store other than the study's.
+        """
         folder = open_folder(path)
         with readable(folder):
             spec = spec_of(folder)
@@ -74,7 +77,7 @@ class TrackedPage:
         )
 
     def url(self, server: str, experiment_id: str) -> str:
-        """Its address on a server."""
+        """Return its address on a server."""
         query = {
             **VIEW,
             "searchFilter": study_filter(self.study_id),
@@ -85,14 +88,14 @@ class TrackedPage:
 
 
 def serve_ui(uri: str | None, port: int, study: str | None = None) -> int:
-    """Serves MLflow's pages until Ctrl-C, and opens a study's; returns the server's exit status.
+    """Serve MLflow's pages until Ctrl-C, and open a study's; return the server's exit status.
 
     A store that is a server has pages already: the study's is opened there, and nothing is served.
 
     Args:
-        uri: of the store; None: the study's; without a study the one that `run` takes.
+        uri: of the store; None: the study's; without a study the one that `run` uses.
         port: on 127.0.0.1.
-        study: its folder; None: the latest one, of a named store the latest one that is in it.
+        study: its folder; None: the latest one; of a named store the latest one that is in it.
 
     Raises RequestError if the port is in use or there is no such study, UnreachableError if the store can't be reached.
     """
@@ -111,7 +114,7 @@ def serve_ui(uri: str | None, port: int, study: str | None = None) -> int:
     command += ["--uvicorn-opts", "--log-level warning"]  # so that the study's address is the last line
     if address.artifacts:
         command += ["--default-artifact-root", address.artifacts, "--no-serve-artifacts"]
-    # the server starts other processes: in a session of their own, one signal ends them all
+    # the server starts other processes: in a new session, one signal ends them all
     quiet = {"PYTHONWARNINGS": "ignore::DeprecationWarning,ignore::UserWarning"}
     variables = {**os.environ, **quiet, STORE_VARIABLE: address.uri}
     process = subprocess.Popen(command, start_new_session=True, env=variables)
@@ -140,8 +143,8 @@ def serve_ui(uri: str | None, port: int, study: str | None = None) -> int:
 
 
 def _latest_in(uri: str | None) -> TrackedPage | None:
-    """The page of the study that began last, if it is in this store; None: in whichever it is."""
-    with suppress(StudyError, SpecError):  # no study is here, or it can't be read: the pages are of use all the same
+    """Return the page of the study that began last, or None if it is in another store. uri: None: any store will do."""
+    with suppress(StudyError, SpecError):  # no study is here, or it can't be read: the pages are still useful
         page = TrackedPage.of(named_study(LATEST)[0])
         if uri is None or page.address.uri == resolve_address(uri).uri:
             return page
@@ -149,7 +152,7 @@ def _latest_in(uri: str | None) -> TrackedPage | None:
 
 
 def _show(server: str, page: TrackedPage | None) -> None:
-    """Prints the address of a study's page, or of the list of experiments, and opens it in the browser."""
+    """Print the address of a study's page, or of the list of experiments, and open it in the browser."""
     url = f"{server}/#/experiments?{urlencode(VIEW)}"
     try:
         experiment_id = find_experiment(server, page.experiment) if page else None

@@ -1,7 +1,7 @@
-"""`open --watch`: the page of a running study, rewritten from its journal by the process of whoever looks.
+"""`open --watch`: the page of a running study, which the watching process rewrites from the journal.
 
-The study's own process does nothing for it. The page lies below `$SCALESTUDY_HOME/live`, since the study's folder is
-for the process that runs the study.
+The study's process does nothing for it. The page is below `$SCALESTUDY_HOME/live`, since the study's folder belongs to
+the process that runs the study.
 """
 
 from __future__ import annotations
@@ -25,28 +25,24 @@ from scalestudy.orchestration.tracking.recorder import History
 from scalestudy.training.whole_file import write_whole
 
 EVERY_SECONDS = 10.0
-"""Between two looks at the journal."""
+"""Time between two looks at the journal."""
 SILENT_SECONDS = 60.0
 """After so long the page is rewritten without news too, for its times."""
 SHARE = 0.05
-"""Of the time, at most, goes into writing pages."""
+"""Largest share of the time that goes into writing pages."""
 MOVED = """<!DOCTYPE html>
 <meta charset="utf-8">
 <meta http-equiv="refresh" content="0; url={}">
 <title>The study has ended</title>
 """
-"""What the live page becomes at the study's end: the way to its report."""
+"""The live page after the study's end: a link to its report."""
 
 
 class WatchedStudy:
-    """A study as its journal tells it so far. The study itself notices nothing.
-
-    Attributes:
-        page: the file of the live page.
-    """
+    """A study as its journal shows it so far; watching does not disturb it. `page` is the file of the live page."""
 
     def __init__(self, address: str | Path) -> None:
-        """address: of the study's folder, or its URI. Raises as `open_folder`, and RequestError for a broken file."""
+        """Open the study at a folder or URI. Raises as `open_folder`, and RequestError for a broken file."""
         self._address = address
         self.folder = open_folder(address)
         with readable(self.folder):
@@ -84,7 +80,7 @@ class WatchedStudy:
             self._number = entry.number
             self.history.take(entry)
             if isinstance(entry.event, StudyBegan):
-                self.progress.catch_up(())  # a run begins: what trained in the one before rests
+                self.progress.catch_up(())  # a run begins: what trained in the previous run rests
             if isinstance(entry.event, StudyEvent):
                 continue
             if isinstance(entry.event, Suggested):
@@ -135,7 +131,7 @@ def watch(study: WatchedStudy, show: Callable[[Path], Any], sleep: Callable[[flo
     """
     written, cost, news, shown = float("-inf"), 0.0, True, False
     while True:
-        runs = study.runs  # asked first: what it wrote before its end is read then
+        runs = study.runs  # asked first, so that the last look reads all that it wrote before its end
         news = study.look() or news
         now = time.monotonic()
         if not runs and study.ended:

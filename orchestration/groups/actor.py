@@ -1,14 +1,14 @@
-"""The pool as a Ray actor. What it is told changes the `GroupPool`; what it is asked waits until there is an answer.
+"""The pool as a Ray actor. A report changes the `GroupPool`; a question waits until there is an answer.
 
-One `GroupPoolActor` a study. Four parties call it, each by long polling, so that nobody is called back:
+One `GroupPoolActor` serves a study. Four parties call it by long polling, so that it never calls anybody back:
 
 * a Tune trial asks for workers (`request`) and follows its trial (`events`, `follows`);
-* the driver starts the groups that are wanted (`next_orders`), says when one has ended (`group_closed`), which nodes
-  there are (`set_nodes`), who else waits for room (`share`), what a scheduler stops (`stop`), and of which trial it has
-  the end (`release`);
+* the driver starts the groups that the pool orders (`next_orders`), reports a group that has ended (`group_closed`),
+  the cluster's nodes (`set_nodes`), who else waits for room (`share`), what a scheduler stops (`stop`), and the trials
+  whose end it has (`release`);
 * every rank of a group registers, takes trials (`next_trial`) and reports on them (`report`), through a `PoolClient`;
-  rank 0 also waits for the word to leave its trial (`wait_for_exit`);
-* a group's Ray Train controller says that it is there (`controller_started`) and that workers have died
+  rank 0 also waits for the order to leave its trial (`wait_for_exit`);
+* a group's Ray Train controller reports that it runs (`controller_started`) and that workers have died
   (`workers_lost`).
 
 No rank waits for another while the group is idle: each takes the next trial by itself, so that the process group's
@@ -55,9 +55,9 @@ class GroupPoolActor:
     def __init__(
         self, nodes: Sequence[Node], settings: PoolSettings, hands: Hands | None = None, clock: PoolClock | None = None
     ) -> None:
-        """hands: None: Ray's. clock: None: the machine's."""
+        """Make the pool. hands: None: Ray's. clock: None: the machine's."""
         self._pool = GroupPool(nodes, settings, hands or RayHands(), clock or PoolClock())
-        self._told: set[str] = set()  # groups of whose cold start the driver knows
+        self._told: set[str] = set()  # groups whose cold start the driver has heard of
         self._listening = 0  # calls of `wait_for_exit` that wait
         self._changed = asyncio.Condition()
 
@@ -70,7 +70,7 @@ class GroupPoolActor:
         return lease
 
     async def events(self, trial_id: str, lease: int, after: int) -> list[JournalEvent] | None:
-        """Return the events of a trial from number `after` on. Waits for one; returns [] when none came in a while.
+        """Return the events of a trial from number `after` on. Waits for one; returns [] if none came for a while.
 
         None: the lease is over. It was given back, or another Tune process has the trial.
         """
@@ -83,7 +83,7 @@ class GroupPoolActor:
     async def follows(self, trial_id: str, lease: int) -> bool:
         """Return whether the lease goes on.
 
-        It ends when the trial is put off; whoever asks for it again has another.
+        It ends when the trial is put off; the next request for the trial gets another lease.
         """
         request = self._pool.requests.get(trial_id)
         return request is not None and request.lease == lease and not request.put_off
@@ -105,12 +105,12 @@ class GroupPoolActor:
         return None
 
     async def release(self, trial_id: str) -> None:
-        """Take the study's word that it has done with a trial, and has its end. Its workers leave it within a step."""
+        """Note that the study has a trial's end and is done with it. Its workers leave it within a step."""
         self._pool.release(trial_id)
         await self._settle()
 
     async def watch(self) -> None:
-        """Run for the life of the actor, and end trials that stall or run over their time."""
+        """End trials that stall or run over their time, for as long as the actor lives."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             if self._pool.enforce_limits():
@@ -122,12 +122,12 @@ class GroupPoolActor:
         await self._settle()
 
     async def set_exclusive(self) -> None:
-        """From now on one trial at a time runs on a machine. What runs already is not touched."""
+        """Run one trial at a time on a machine from now on. What runs already goes on."""
         self._pool.exclusive = True
         await self._settle()
 
     async def next_orders(self) -> HostOrders | None:
-        """Return what the driver is to do or know. Empty after a while without news; None when the pool is closed."""
+        """Return what the driver should do or know. Empty after a while without news; None when the pool is closed."""
         pool = self._pool
         await self._wait(lambda: bool(pool.starts) or pool.cold_starts.keys() > self._told or pool.closing)
         starts, pool.starts = pool.starts, []
@@ -141,7 +141,7 @@ class GroupPoolActor:
         await self._settle()
 
     async def set_nodes(self, nodes: Sequence[Node]) -> None:
-        """Take the nodes that the cluster has now, the room on each when it is empty, and which of them drain."""
+        """Take the cluster's present nodes, the room on each when it is empty, and which of them drain."""
         self._pool.set_nodes(nodes)
         await self._settle()
 
@@ -165,13 +165,13 @@ class GroupPoolActor:
         self._pool.abandon()
 
     async def snapshot(self) -> PoolSnapshot:
-        """Return the pool as it is now, for who looks at a running study."""
+        """Return the pool as it is now, for observers of a running study."""
         return replace(self._pool.snapshot(), listening=self._listening)
 
     # --- a rank, and its group's controller ---------------------------------------------------------------------
 
     async def register(self, group_id: str, incarnation: str, member: Member, handle: Any) -> None:
-        """Note that a rank is ready to serve. handle: of its actor."""
+        """Note that a rank is ready to serve. handle: its actor's."""
         self._pool.register(group_id, incarnation, member, handle)
         await self._settle()
 
@@ -192,7 +192,7 @@ class GroupPoolActor:
         return EndGroup() if group.state == "stopping" else None
 
     async def wait_for_exit(self, mode: ExitMode, turn: Turn) -> bool:
-        """Wait until a group is to leave its trial in that mode; return False if it has left the trial by itself."""
+        """Wait until a group should leave its trial in that mode; return False if it left the trial by itself."""
         self._listening += 1
         try:
             async with self._changed:
@@ -221,7 +221,7 @@ class GroupPoolActor:
         self._pool.controller_started(group_id, controller)
 
     async def workers_lost(self, group_id: str, loss: Loss) -> bool:
-        """Ray Train has found workers of a group dead. Returns whether the group is to be started again."""
+        """Take a report of Ray Train that workers of a group are dead. Return whether to start the group again."""
         group = self._pool.groups.get(group_id)
         if group is None:
             return False
@@ -232,7 +232,7 @@ class GroupPoolActor:
     # --- inside -------------------------------------------------------------------------------------------------
 
     async def _settle(self) -> None:
-        """After every change: does what has become possible, and wakes who waits."""
+        """Do what has become possible, and wake the waiting calls; runs after every change."""
         self._pool.reconcile()
         async with self._changed:
             self._changed.notify_all()
@@ -253,8 +253,10 @@ class RayHands:
         ray.kill(actor)
 
     def remove_workers(self, tag: int) -> None:
-        """See `Hands`. Ray Train does not name its placement groups, nor does it tell of one before its workers are
-        ready. We find ours by a unique amount of memory in its bundles."""
+        """See `Hands`. Find the group's placement group by a unique amount of memory in its bundles.
+
+        Ray Train does not name its placement groups, and reports one only once its workers are ready.
+        """
         import ray
         from ray.util.placement_group import PlacementGroup
 
@@ -266,7 +268,7 @@ class RayHands:
 
 @dataclass
 class PoolClient:
-    """A rank's line to the pool. What is sent to a pool that is gone is lost; asking it raises ActorDiedError."""
+    """A rank's connection to the pool. A report to a pool that is gone is lost; a question raises ActorDiedError."""
 
     pool: Any
     group_id: str
@@ -282,7 +284,7 @@ class PoolClient:
         ray.get(self.pool.register.remote(self.group_id, self.incarnation, member, handle))
 
     def next_trial(self, served: int) -> NextTrial | EndGroup:
-        """Wait for the next trial after that number, or for the word to end."""
+        """Wait for the next trial after that number, or for the order to end."""
         import ray
 
         while (given := ray.get(self.pool.next_trial.remote(self.group_id, self.incarnation, served))) is None:
@@ -294,7 +296,10 @@ class PoolClient:
         return self.pool.report.remote(self._turn(sequence), self.rank, post)
 
     def send_in_order(self, sequence: int, post: WorkerPost) -> Any:
-        """Do as `send`, once the report before has arrived: calls of an asynchronous actor may overtake each other."""
+        """Send as `send` does, after the previous report arrived.
+
+        Calls of an asynchronous actor may overtake each other.
+        """
         if self._last is not None:
             self.wait_for(self._last)
         self._last = self.send(sequence, post)
@@ -313,9 +318,9 @@ class PoolClient:
             ray.get(sent)
 
     def exit_asked(self, mode: ExitMode, sequence: int) -> threading.Event:
-        """Return an event that is set as soon as the pool asks for the trial to be left in that mode, or is gone.
+        """Return an event that is set as soon as the pool asks to leave the trial in that mode, or is gone.
 
-        One call a trial and mode. The pool answers it at the trial's end at the latest. A look at the event costs
+        One call for each trial and mode. The pool answers it at the trial's end at the latest. Reading the event costs
         nothing.
         """
         asked = threading.Event()

@@ -1,4 +1,4 @@
-"""What the ranks' beats prove of a trial: that every process lives, and that the training goes on."""
+"""What the ranks' beats prove of a trial: that every process lives, and that the training advances."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from scalestudy.training.pulse import COUNTED
 
 @dataclass
 class Beats:
-    """What each rank of a trial has said last, and when. All moments are the pool's, by its limits' clock.
+    """What each rank of a trial reported last, and when. All moments are the pool's, by its limits' clock.
 
-    A beat proves its process alone: a rank that waits in a collective for ever goes on beating. Only a counter that
-    moves on some rank, another stage, or a word of another kind proves the training. An activity without a counter
-    (compilation, the user's code that loads data) may last as long as its trial may.
+    A beat proves only that its process lives: a rank that waits in a collective for ever goes on beating. The training
+    advances if on some rank a counter moves, the stage changes, or another kind of report comes. An activity without a
+    counter (compilation, the user's code that loads data) may last as long as its trial may.
     """
 
     ranks: int
@@ -41,10 +41,9 @@ class Beats:
             self.moved_at = now
 
     def stall(self, now: float, patience: float, *, wanted: bool) -> str | None:
-        """Return what is wrong, in words, once some rank is silent, or all stand still, for longer than `patience`
-        seconds.
+        """Return what is wrong, in words, once a rank is silent, or all stand still, for over `patience` seconds.
 
-        wanted: whether somebody waits for the trial's end. Otherwise an activity without a counter has no more time
+        wanted: whether somebody waits for the trial's end. Otherwise an activity without a counter gets no more time
         than any other.
         """
         there = [rank for rank in range(self.ranks) if not self._has_ended(rank)]

@@ -1,4 +1,4 @@
-"""The pool's two clocks: one for limits, one for what is written down."""
+"""The pool's two clocks: one for limits, one for records."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class PoolClock:
     """Calling it gives the seconds by which limits are kept; `wall` gives seconds since 1970, for records alone.
 
     A step of the wall clock moves no limit. Nor does a time in which the pool itself did not run (a suspended laptop, a
-    starved machine): whoever looks after the limits calls `tick` before each look, and of the time between two ticks at
-    most `longest_tick` counts. So every deadline moves by as much as the look is late.
+    starved machine): the caller runs `tick` before each check of the limits, and at most `longest_tick` of the time
+    between two ticks counts. So a late check postpones every deadline by its delay.
     """
 
     def __init__(
@@ -32,5 +32,5 @@ class PoolClock:
         return self._counted + min(self._monotonic() - self._ticked_at, self._longest_tick)
 
     def tick(self) -> None:
-        """Note that the limits are looked after now."""
+        """Note that the limits are checked now."""
         self._counted, self._ticked_at = self(), self._monotonic()

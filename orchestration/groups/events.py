@@ -1,4 +1,4 @@
-"""Every event between worker, pool, sweep and study, typed; and as the plain data that the journal holds.
+"""Every event between worker, pool, sweep and study, typed; and the plain data of events in the journal.
 
 A worker posts a `WorkerPost` to the pool. The pool makes a `TrialEvent` of it, which goes through Tune to the sweep and
 into the journal. Events become plain data at two borders only: in the journal, and in the text that Tune reports.
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 Status = Literal["finished", "at_target", "stopped", "diverged", "failed", "out_of_memory"]
 """How a trial can end: after its last epoch, at its target, by ASHA, or broken off."""
 TrainingStatus = Literal["finished", "at_target", "stopped", "diverged"]
-"""How a training can end that no fault has broken."""
+"""How a training without a fault can end."""
 WITH_MODEL = ("finished", "at_target")
-"""Statuses of trials that have come to their own end. The best one's model is kept."""
+"""Statuses of trials that ended by themselves. The best one's model is kept."""
 FaultKind = Literal["exception", "out_of_memory", "collective", "storage", "device_lost"]
 """What a rank met: the user's own exception, too little memory, a collective that lost a peer, a store that fails, a
 GPU that fails."""
@@ -40,7 +40,7 @@ class TrialError:
 
     kind: str
     message: str
-    rank: int | None = None  # whose error it was; None: no single one's
+    rank: int | None = None  # the rank that had the error; None: no single one
     traceback: str = ""  # may be empty
 
     def to_plain(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """What a rank says of itself when it is ready."""
+    """What a rank reports about itself when it is ready."""
 
     rank: int
     node: str
@@ -75,8 +75,8 @@ class Member:
     cores: int  # of its host
     device: str  # `cpu`, or `cuda:0`
     threads: int
-    backend: str | None = None  # of its process group, `gloo` or `nccl`; None: it is alone
-    gpus: tuple[str, ...] = ()  # as Ray names those that it was given, on its node
+    backend: str | None = None  # of its process group, `gloo` or `nccl`; None: the rank is alone
+    gpus: tuple[str, ...] = ()  # Ray's names, on its node, for the GPUs that it was given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,14 +107,14 @@ class World:
     device: str | None = None  # `cpu` or `cuda`; None: the trial has had no workers
     nodes: int = 0
     backend: str | None = None
-    """Of their process group, `gloo` or `nccl`; None: there is one worker."""
+    """Backend of their process group, `gloo` or `nccl`; None: there is one worker."""
     accelerator: str | None = None
     """The type of the GPUs that Ray has given them; None: it gave none, or their nodes don't say."""
     workers: tuple[WorkerPlace, ...] = ()
 
     @classmethod
     def of(cls, members: Sequence[Member], accelerator: str = "") -> World:
-        """Return the world of a group's members. accelerator: of their nodes; "": not known."""
+        """Return the world of a group's members. accelerator: of their nodes; "": unknown."""
         kinds = {member.device.split(":")[0] for member in members}
         workers = sorted(members, key=lambda member: member.rank)
         return cls(
@@ -149,7 +149,7 @@ class World:
 
 @dataclass(frozen=True, kw_only=True)
 class KillCount:
-    """How many processes the kernel has killed for want of memory."""
+    """How many processes the kernel has killed because memory ran out."""
 
     node: str
     file: str  # where the node's system counts them
@@ -213,12 +213,12 @@ class Ended:
 
     @property
     def is_final(self) -> bool:
-        """False where the trial ended because the study did: a later run takes it up."""
+        """Whether no later run takes the trial up, as one does if the trial ended because the study did."""
         return self.error is None or self.error.kind != STUDY_STOPPED
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Ended:
-        """Return the end that a line of trials.jsonl tells. Other keys, such as the plan's, are left out."""
+        """Return the end in a line of trials.jsonl. Other keys, such as the plan's, are left out."""
         return cls(
             status=facts["status"],
             attempts=facts["attempts"],
@@ -262,7 +262,7 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class Lost:
-    """The trial can't tell its end itself: the recorder makes an `Ended` of what it knows."""
+    """A trial that can't report its end: the recorder makes an `Ended` from what it knows."""
 
     status: Status = "failed"
     error: TrialError | None = None
@@ -271,16 +271,16 @@ class Lost:
 
 @dataclass(frozen=True, kw_only=True)
 class Reopened:
-    """A trial that had failed is to run again, from its beginning: a user has asked for it.
+    """A failed trial runs again from its beginning, because a user asked for it.
 
     Its epochs and its end no longer count. Its attempts go on counting, and its budgets of lost ones begin anew.
     """
 
 
 TrialEvent = Suggested | Running | EpochDone | Retried | Ended | Reopened | Lost
-"""What the study hears of a trial."""
+"""The events of a trial that reach the study."""
 JournalEvent = Suggested | Running | EpochDone | Retried | Ended | Reopened
-"""What the journal holds of a trial; never `Lost`."""
+"""The events of a trial that the journal holds; never `Lost`."""
 
 
 def to_plain(event: JournalEvent) -> dict[str, Any]:
@@ -309,9 +309,9 @@ class UnknownEventError(ValueError):
 
 
 def from_plain(plain: Mapping[str, Any]) -> JournalEvent:
-    """Return the event behind `to_plain`'s data. Raises UnknownEventError for a type that it does not know.
+    """Return the event behind `to_plain`'s data. Raises UnknownEventError for a type that this version does not know.
 
-    It leaves out keys that it does not know. Of an end those are the plan's, which the study has.
+    It leaves out keys that it does not know. In an end those are the plan's, which the study has.
     """
     match plain["type"]:
         case "suggested":
@@ -337,10 +337,10 @@ def from_plain(plain: Mapping[str, Any]) -> JournalEvent:
 # --- what the study itself goes through ---------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where a run of a study comes from. None: not known."""
+    """Where a run of a study comes from. None: unknown."""
 
     user: str | None = None  # who started it
-    source: str | None = None  # the spec as it was named
+    source: str | None = None  # the spec as the user named it
     commit: str | None = None  # of git, in the folder of the spec
     job: str | None = None  # the id that `ray job submit` gave it; None: it is no job
 
@@ -356,7 +356,7 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyAnswer:
-    """What a study says at its end."""
+    """What a study found, at its end."""
 
     cell: Mapping[str, Any] = field(default_factory=dict)
     """The parameters of the recommended cell; empty: there is none."""
@@ -377,7 +377,7 @@ class StudyBegan:
     """A run of the study begins."""
 
     how: Beginning
-    origin: Origin | None = None  # None: not known
+    origin: Origin | None = None  # None: unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -407,7 +407,7 @@ class StudyFinished:
 
 
 StudyEvent = StudyBegan | EngineLost | StudyStopped | StudyFinished
-"""What the journal holds of the study itself."""
+"""The events of the study itself that the journal holds."""
 
 
 def study_event_to_plain(event: StudyEvent) -> dict[str, Any]:
@@ -449,12 +449,12 @@ def _answer_in(plain: Mapping[str, Any]) -> StudyAnswer | None:
     return StudyAnswer.from_plain(plain["answer"]) if "answer" in plain else None
 
 
-# --- what a rank says of the trial in its hands -------------------------------------------------------------------
+# --- what a rank reports on its trial ----------- -------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """The rank has taken the trial; its node's kernel has killed so many processes before."""
+    """The rank has taken the trial."""
 
-    kernel_kills: KillCount
+    kernel_kills: KillCount  # processes that its node's kernel has killed so far
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -476,7 +476,7 @@ class Beat:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingEnded:
-    """Rank 0's last word on a training that no fault has broken."""
+    """Rank 0's last report on a training that no fault has broken."""
 
     status: TrainingStatus
     score: float | None  # the last epoch's metric, turned so that more is better; None where it is not finite
@@ -489,14 +489,14 @@ class TrainingEnded:
 
 @dataclass(frozen=True, kw_only=True)
 class Left:
-    """The ranks have left the trial with a checkpoint, as they were asked to."""
+    """The ranks have left the trial with a checkpoint, as the pool asked."""
 
     message: str  # where
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankFailed:
-    """The rank has met an exception."""
+    """An exception on the rank."""
 
     kind: FaultKind
     message: str
@@ -506,4 +506,4 @@ class RankFailed:
 
 
 WorkerPost = Begun | Started | Beat | EpochDone | TrainingEnded | Left | RankFailed
-"""What a rank tells the pool. Its `EpochDone` has no flags."""
+"""What a rank reports to the pool. Its `EpochDone` has no flags."""

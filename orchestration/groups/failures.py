@@ -22,7 +22,7 @@ ReportKind = FaultKind | Literal["left"]
 INTERRUPTED = "interrupted"
 """Kind of an attempt that ended because the study was stopped or killed."""
 OUTSIDE = {"no_room", "node_lost", "group_start", "storage"}
-"""Kinds of what lies outside the trial and may last. Such a trial is put off: it goes to the back of the queue."""
+"""Kinds of causes outside the trial that may last. Such a trial is put off: it goes to the back of the queue."""
 UNCOUNTED = {INTERRUPTED, "preempted", *OUTSIDE}
 """Kinds that no budget counts: the trial is not to blame, and what it has done is kept."""
 
@@ -42,19 +42,19 @@ MESSAGE_LIMIT = 2_000
 
 @dataclass(frozen=True, kw_only=True)
 class RankReport:
-    """What one rank said before it gave up."""
+    """What one rank reported before it gave up."""
 
     rank: int
     kind: ReportKind
     message: str
     log: str = ""
-    """The file in which it wrote more. "": there is none."""
+    """The file with the rest of the report. "": there is none."""
     traceback: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """What Ray Train says of dead workers."""
+    """Ray Train's report of dead workers."""
 
     incarnation: str
     cause: Cause
@@ -72,12 +72,12 @@ class Verdict:
 
 
 def classify(error: BaseException) -> FaultKind:
-    """Sort an exception met in a trial."""
+    """Return the kind of fault that an exception in a trial is."""
     if is_out_of_memory(error):
         return "out_of_memory"
     if isinstance(error, StoreError | UnreachableError):  # the latter is what `open_byte_store` raises
         return "storage"
-    if is_device_lost(error):  # before the next: NCCL tells it of this rank's GPU too
+    if is_device_lost(error):  # before the next: NCCL reports a lost GPU of this rank too
         return "device_lost"
     if is_lost_peer(error):
         return "collective"
@@ -101,11 +101,11 @@ def judge(
     logs: str = "",
     told: str = "",
 ) -> Verdict:
-    """Decide a broken attempt.
+    """Decide what follows from a broken attempt.
 
-    Out of memory, an exception of the user's code and a time limit are final: the other ranks then broke because of
-    it. A lost attempt is tried again within its cause's budget. After a cause that no budget counts, another attempt
-    always follows.
+    Out of memory, an exception of the user's code and a time limit are final: the other ranks then broke because of it.
+    A lost attempt is tried again within its cause's budget. After a cause that no budget counts, another attempt always
+    follows.
 
     Args:
         reports: what the ranks said, by rank; a rank that was killed said nothing.
@@ -113,7 +113,7 @@ def judge(
         attempt: number of this attempt, from 1.
         earlier: the trial's lost attempts before this one.
         failures_per_trial: how many attempts a trial may lose to each cause.
-        logs: where the workers' output lies, for what no rank could write down; "": not known.
+        logs: the folder of the workers' output, where a user can find what no rank could report; "": unknown.
         told: how the end was noticed, in more words than the cause has.
     """
     for kind in ("out_of_memory", "exception"):
@@ -140,8 +140,7 @@ def judge(
 
 
 def over_budget(failures: Sequence[Failure], failures_per_trial: int) -> Failure | None:
-    """Return the last failure of a cause that has taken more attempts of a trial than it may; None: there is no such
-    cause."""
+    """Return the last failure of a cause that took more attempts of a trial than allowed; None: no cause did."""
     counts: dict[str, int] = {}
     for failure in failures:
         counts[failure.kind] = counts.get(failure.kind, 0) + (failure.kind not in UNCOUNTED)
@@ -160,7 +159,7 @@ def with_logs(message: str, logs: str) -> str:
 
 
 # --- the kernel's kills -------------------------------------------------------------------------------------------
-# A killed process says nothing. But Linux counts the kills of each control group, and lists the count in a file of it.
+# A killed process says nothing. But Linux counts the kills of each control group, and lists the count in a file there.
 CGROUPS = Path("/sys/fs/cgroup")
 WHOLE_MACHINE = Path("/proc/vmstat")
 ANSWER_SECONDS = 20.0
@@ -176,8 +175,7 @@ def kills_so_far(node: str) -> KillCount | None:
 
 
 def count_files(memberships: Path) -> list[Path]:
-    """Return where the count may stand, the closest first: of version 2, of version 1, of the container, of the
-    machine.
+    """Return where the count may be, the closest first: of version 2, of version 1, of the container, of the machine.
 
     memberships: lines `number:controllers:path`.
     """
@@ -206,8 +204,8 @@ def kills_in(file: Path) -> int | None:
 def killed_by_kernel(counts: Mapping[int, KillCount], here: str) -> dict[int, str]:
     """Return the dead workers whose count has risen since, by rank, with the message.
 
-    counts: by rank, as `kills_so_far` gave them when the trial began. here: this process's node. Another node is asked
-    by a task; one that does not answer gives no evidence.
+    counts: by rank, as `kills_so_far` gave them when the trial began. here: this process's node. A task asks another
+    node; one that does not answer gives no evidence.
     """
     return {rank: KERNEL_KILL for rank, count in counts.items() if (_kills_now(count, here) or 0) > count.kills}
 

@@ -35,18 +35,18 @@ NODES_SECONDS = 1.0
 UNPLACED_SECONDS = 10.0
 """How long a group may wait for room that seemed to be there."""
 SAY_SECONDS = 60.0
-"""Between two words on what trials wait for. The first one comes after `UNPLACED_SECONDS`."""
+"""Time between two messages on what trials wait for. The first one comes after `UNPLACED_SECONDS`."""
 USELESS_LOOKS = 3
-"""Looks at a wish that has room, after which its room counts as useless."""
+"""Polls after which a placed reservation that we still can't use is dropped."""
 AGAIN_SECONDS = 10.0
-"""How long the oldest study on the cluster keeps such a wish back."""
+"""How long the oldest study on the cluster waits before it shows such a reservation again."""
 AGE_SECONDS = 4.0
 """Extra back-off per older study, so that reservations do not overlap."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupResources:
-    """What each worker of a group is given."""
+    """The resources of each worker of a group."""
 
     device: str  # "cpu" or "cuda"
     cpus_per_worker: int  # Ray CPUs, and threads on a CPU worker
@@ -54,7 +54,7 @@ class GroupResources:
     timeout_seconds: float  # longest time that a collective waits for a peer
 
     def per_worker(self, tag: int = 0) -> dict[str, float]:
-        """Return Ray's resources of one worker. tag: a few bytes of memory, by which its group is known; 0: none."""
+        """Return Ray's resources of one worker. tag: a few bytes of memory that identify its group; 0: none."""
         gpus = {"GPU": self.gpus_per_worker} if self.device == "cuda" else {}
         memory = {"memory": tag} if tag else {}
         return {"CPU": self.cpus_per_worker, **memory, **gpus}
@@ -70,16 +70,16 @@ class Starting:
 
 @dataclass
 class GroupHost:
-    """Starts the groups that the pool asks for, reports their ends, and tells the pool what the cluster has room for.
+    """The runner of the groups that the pool orders. It reports their ends, and tells the pool the cluster's room.
 
-    `fit()` blocks for a group's whole life, so each runs in a daemon thread. Ray Train supports that, its controller
-    being a separate actor.
+    `fit()` blocks for a group's whole life, so each runs in a daemon thread. Ray Train supports that, since its
+    controller is a separate actor.
     """
 
     pool: Any  # handle of the pool's actor
     resources: GroupResources
     folder: Path
-    shared: str = ""  # where Ray Train finds out whether all nodes share storage, a path or a URI; as folder if empty
+    shared: str = ""  # path or URI by which Ray Train checks that all nodes share storage; empty: `folder`
     starting: dict[str, Starting] = field(default_factory=dict)  # by group
     cold_starts: dict[str, float] = field(default_factory=dict)  # group → seconds from its order to all ranks ready
     threads: list[threading.Thread] = field(default_factory=list)
@@ -87,8 +87,8 @@ class GroupHost:
     cluster_ends: str | None = None  # why there will be no cluster soon
     say: Callable[[str], None] = logger.info  # takes, every minute, what trials wait for
     most: float = math.inf
-    """Workers of one trial that the cluster may have room for with all that its autoscaler may add; infinity: it is not
-    known."""
+    """Workers of one trial that the cluster may have room for with all that its autoscaler may add; infinity:
+    unknown."""
     _ended: threading.Event = field(default_factory=threading.Event)  # no more groups are wanted
     _tags: dict[float, str] = field(default_factory=dict)  # tag → group
 
@@ -103,7 +103,7 @@ class GroupHost:
         self._spawn(self._watch_nodes)
 
     def close(self, seconds: float) -> bool:
-        """End every group, at once those that take longer than that; return whether all have ended.
+        """End every group, at once those that take longer than `seconds`; return whether all have ended.
 
         All threads must have left Ray before Ray shuts down. Ray kills the process otherwise.
         """
@@ -154,7 +154,7 @@ class GroupHost:
             self._wish.drop()
 
     def _tell_room(self) -> None:
-        """Tell the pool the room on each node that is alive, and what others wait for; ask what waits here."""
+        """Tell the pool the room on each living node, and what others wait for; ask what waits here."""
         import ray
 
         try:
@@ -191,7 +191,7 @@ class GroupHost:
 
         error, cause = self._fit(start)
         self.starting.pop(start.group_id, None)
-        if self._ended.is_set():  # nobody asks any more; Ray may be gone, and would end a process that still calls it
+        if self._ended.is_set():  # no caller is left; Ray may be gone, and would end a process that still calls it
             return
         try:
             ray.get(self.pool.group_closed.remote(start.group_id, error, cause))
@@ -199,7 +199,7 @@ class GroupHost:
             logger.info("group %s ended after its pool: %s", start.group_id, gone)
 
     def _fit(self, start: GroupStart) -> tuple[str | None, Cause]:
-        """Run a group's `fit()`; return what ended it before its time, and the word for that."""
+        """Run a group's `fit()`; return what ended it early, and that cause as a `Cause`."""
         from ray.exceptions import RayActorError
         from ray.train import FailureConfig, RunConfig, ScalingConfig
 
@@ -248,8 +248,7 @@ class GroupHost:
 
 
 def why_ended(failure: Exception) -> str:
-    """Return why a `fit()` has ended, in one line: the mistake that a worker has met as it joined, else all that Ray
-    says."""
+    """Return why a `fit()` ended, in one line: a worker's mistake as it joined, else all that Ray says."""
     cause = getattr(getattr(failure, "controller_failure", None), "cause", None)
     if isinstance(cause, InputError):
         return str(cause)
@@ -263,7 +262,7 @@ def room_beside_others(
     reservations: Sequence[Reservation],
     ours: Callable[[Reservation], bool] = lambda _: False,
 ) -> list[Node]:
-    """Return the room on each of these nodes, which are alive, and what others hold of it. used: takes the sample."""
+    """Return the room on each of these living nodes, and what others hold of it. used: takes the sample."""
     sample = sharing.used_by_others(nodes, ray_private.available_per_node(), reservations, ours)
     return clusters.slots(
         nodes,
@@ -275,12 +274,12 @@ def room_beside_others(
 
 
 class _Wish:
-    """A placement group of what the study waits for, so that other studies and the autoscaler see it.
+    """A placement group for what the study waits for, so that other studies and the autoscaler see it.
 
-    It holds no room for long: once it has room, so does the pool, whose group takes its place. But it can't say all
-    that the pool asks of a place. A `PACK` group may come to lie on more nodes than a trial may span, or on a machine
-    on which a trial has to be alone. Such a wish is of no use, and would keep others from room that is: it is dropped,
-    and shown again some seconds later.
+    It does not hold room for long: as soon as it has room, the pool has it, and a group takes its place. But a
+    placement group can't express all that the pool needs. A `PACK` group may come to lie on more nodes than a trial may
+    span, or on a machine on which a trial has to be alone. Such a wish would keep others from room that we can't use:
+    it is dropped, and shown again some seconds later.
     """
 
     def __init__(self, resources: GroupResources, say: Callable[[str], None], most: float) -> None:
@@ -288,7 +287,7 @@ class _Wish:
         self._placement_group: Any = None
         self._wanted: Wanted | None = None
         self._since, self._said = 0.0, 0
-        self._looks = 0  # at the wish since it has room
+        self._looks = 0  # polls since the wish has room
         self._not_before = 0.0
         self._lock = threading.Lock()
 
@@ -299,7 +298,7 @@ class _Wish:
         return None if group is None else group.id.hex()
 
     def show(self, wanted: Wanted | None, reservations: Sequence[Reservation] = (), older: int = 0) -> None:
-        """Show what is wanted now, if others or an autoscaler can help, and say every minute what is waited for.
+        """Show what is wanted now, if others or an autoscaler can help; report every minute what the study waits for.
 
         reservations: of the cluster. older: studies on it that began before this one.
         """

@@ -15,7 +15,7 @@ from scalestudy.orchestration.groups.trial_record import TrialRecord
 from scalestudy.training.config import TrainConfig
 
 ExitMode = Literal["stop", "leave"]
-"""How ranks go from a trial: at once, or with a checkpoint from which another attempt goes on."""
+"""How ranks leave a trial: at once, or with a checkpoint from which another attempt goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +28,13 @@ class GroupLimits:
     failures_per_trial: int  # attempts that a trial may lose to each cause
     trials_per_group: int  # trials after which a group is replaced
     start_seconds: float = 240.0
-    """Longest start of a group's workers. Later they are taken for frozen and started anew."""
+    """Longest start of a group's workers. Slower workers are taken for frozen and started anew."""
 
 
 # --- a trial ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class CheckpointPlace:
-    """Where a trial's checkpoints lie, a path or a URI, and after how many epochs one is written (0: never)."""
+    """Where a trial's checkpoints are, a path or a URI, and after how many epochs one is written (0: never)."""
 
     store: str
     every_epochs: int
@@ -42,7 +42,7 @@ class CheckpointPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOrder:
-    """What the pool is handed for a trial."""
+    """A trial as the pool receives it."""
 
     trial_id: str
     num_workers: int  # how many train it together
@@ -66,12 +66,12 @@ class NextTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class EndGroup:
-    """The rank is to end: nothing more comes for its group."""
+    """The order to end, since nothing more comes for the rank's group."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """One trial in the hands of one life of a group's workers."""
+    """One trial held by one incarnation of a group's workers."""
 
     group_id: str
     incarnation: str
@@ -84,11 +84,11 @@ class TrialRequest:
 
     order: TrialOrder
     lease: int
-    """The number of the last request for it. Of two Tune processes that take each other's place the later one has it;
-    what the earlier one still says does not count."""
+    """The number of the last request for it. If one Tune process replaces another, the later one has the lease; reports
+    of the earlier one no longer count."""
     attempt: int = 1
     group_id: str | None = None
-    put_off: bool = False  # whether it waits for another request, because it was hit by a cause outside it
+    put_off: bool = False  # whether it waits for another request, since a cause outside it hit it
     no_room_since: float | None = None  # since when the cluster's nodes can't hold its workers
     record: TrialRecord = field(default_factory=TrialRecord)
     events: list[JournalEvent] = field(default_factory=list)
@@ -96,9 +96,9 @@ class TrialRequest:
 
     @classmethod
     def of(cls, order: TrialOrder, lease: int) -> TrialRequest:
-        """Return a new request, which goes on where the order's `so_far` ends."""
+        """Return a new request, which continues where the order's `so_far` ends."""
         record = deepcopy(order.so_far)
-        alone = replace(order, so_far=TrialRecord())  # the ranks need no more
+        alone = replace(order, so_far=TrialRecord())  # the ranks need nothing of it
         return cls(alone, lease=lease, attempt=1 + record.attempts, record=record)
 
     @property
@@ -122,7 +122,7 @@ class TrialRequest:
         return max(self.record.epochs, default=0)
 
     def tell(self, event: JournalEvent, now: float) -> None:
-        """Add an event for whoever follows the trial, and take it into the record."""
+        """Add an event for the followers of the trial, and take it into the record."""
         self.record.apply(event, now)
         self.events.append(event)
 
@@ -152,14 +152,14 @@ class TrialRequest:
         return 0.0 if self.no_room_since is None else now - self.no_room_since
 
     def events_after(self, number: int) -> list[JournalEvent]:
-        """Return the events from that number on. A trial that has ended gives its end again and again."""
+        """Return the events from that number on. For a trial that has ended, its end comes again and again."""
         return self.events[min(number, len(self.events) - 1) if self.ended else number :]
 
 
 # --- a group ------------------------------------------------------------------------------------------------------
 @dataclass
 class Assignment:
-    """A trial in the hands of a group: what every rank receives, and what the ranks have said."""
+    """A trial held by a group: what every rank receives, and what the ranks have reported."""
 
     sequence: int
     order: TrialOrder
@@ -168,8 +168,8 @@ class Assignment:
     beats: Beats
     reports: dict[int, RankReport] = field(default_factory=dict)
     kernel_kills: dict[int, KillCount] = field(default_factory=dict)  # by rank, when the trial began
-    stopping: bool = False  # its ranks are to leave it within a step
-    leaving: bool = False  # its ranks are to leave it at a step that they agree on, with a checkpoint
+    stopping: bool = False  # its ranks should leave it within a step
+    leaving: bool = False  # its ranks should leave it at a step that they agree on, with a checkpoint
 
 
 @dataclass
@@ -183,23 +183,24 @@ class Group:
     num_workers: int
     slots: dict[str, int]  # how many of its workers each node holds
     ordered_at: float
-    tag: int = 0  # bytes of memory that each of its workers asks for, by which its placement group is known
-    start_began_at: float = 0.0  # of the start of its workers that has not come to its end
+    tag: int = 0  # bytes of memory that each of its workers requests, which identify its placement group
+    start_began_at: float = 0.0  # when the present start of its workers began; None: none is under way
     state: GroupState = "starting"
     idle_since: float | None = None
     incarnation: str = ""
     past_incarnations: set[str] = field(default_factory=set)
     members: dict[int, Member] = field(default_factory=dict)  # by rank
-    handles: dict[int, Any] = field(default_factory=dict)  # by rank: actor handles, to kill what no longer answers
+    handles: dict[int, Any] = field(default_factory=dict)
+    """By rank: actor handles, to kill a worker that no longer answers."""
     controller: Any = None  # actor handle of its Ray Train controller, to end `fit()` at once
     assignment: Assignment | None = None
-    sequence: int = 0  # of the last trial that it was given
+    sequence: int = 0  # number of its last trial
     served: int = 0  # trials
-    stopping_since: float | None = None  # when its ranks were told to end
+    stopping_since: float | None = None  # when its ranks were ordered to end
 
     @property
     def trial_id(self) -> str:
-        """The trial in its hands; empty without one."""
+        """The trial that it holds; empty without one."""
         return self.assignment.order.trial_id if self.assignment else ""
 
     @property
@@ -216,7 +217,7 @@ class Group:
         return now - self.idle_since if self.state == "idle" and self.idle_since is not None else 0.0
 
     def stop(self, now: float) -> None:
-        """Tell it to end as soon as its ranks are free."""
+        """Order it to end as soon as its ranks are free."""
         self.state = "stopping"
         self.stopping_since = now if self.stopping_since is None else self.stopping_since
 
@@ -225,7 +226,7 @@ class Group:
         self.state, self.start_began_at = "starting", now
 
     def new_life(self, incarnation: str) -> None:
-        """Ray Train has started its workers anew."""
+        """Note that Ray Train has started its workers anew."""
         self.past_incarnations.add(self.incarnation)
         self.incarnation, self.members, self.handles = incarnation, {}, {}
         self.state = "stopping" if self.state == "stopping" else "starting"
@@ -235,13 +236,13 @@ class Group:
         return self.assignment is not None and self.incarnation == incarnation and self.assignment.sequence > after
 
     def holds(self, turn: Turn) -> bool:
-        """Return whether its ranks still have that trial in their hands."""
+        """Return whether its ranks still hold that trial."""
         if self.assignment is None or self.incarnation != turn.incarnation:
             return False
         return self.assignment.sequence == turn.sequence
 
     def still_trains(self, turn: Turn, mode: ExitMode) -> bool:
-        """Return whether its ranks have that trial in their hands and are not to leave it in that mode."""
+        """Return whether its ranks hold that trial and should not leave it in that mode."""
         if self.assignment is None or not self.holds(turn):
             return False
         return not (self.assignment.stopping if mode == "stop" else self.assignment.leaving)
@@ -269,11 +270,11 @@ class GroupStart:
 
 @dataclass
 class Withdrawn:
-    """Starts of one size of groups for which Ray found no place, since one of that size last had its workers."""
+    """Starts of a group of one size for which Ray found no place, since a group of that size last had its workers."""
 
     times: int
-    nodes: set[str]  # where the last ones were to be
-    until: float | None  # they are avoided up to then; None: no more
+    nodes: set[str]  # where the last start was planned
+    until: float | None  # the nodes are avoided until then; None: no more
 
 
 Hindrance = Literal["others", "growth", "shrunken", "unplaced"]
@@ -290,14 +291,14 @@ class Wanted:
     num_workers: int
     one_node: bool  # whether it must not span nodes
     room: int  # workers that the cluster has room for when it is empty
-    largest_group: int  # of these, those of one group, which are on GPUs of one type
+    largest_group: int  # of these, the most of one group, which are on GPUs of one type
     taken: int  # what other work holds of the room
-    machines: tuple[str, ...] = ()  # where there seems to be room, of a group that is unplaced
+    machines: tuple[str, ...] = ()  # for an unplaced group, those that seem to have room
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostOrders:
-    """What the driver is to do and to know."""
+    """What the driver should do and know."""
 
     start: Sequence[GroupStart] = ()
     ready: Mapping[str, float] = field(default_factory=dict)  # seconds that the starts of groups took, by group
@@ -311,7 +312,7 @@ class GroupSnapshot:
     group_id: str
     num_workers: int
     state: GroupState
-    trial: str | None  # in its hands; None: it is free
+    trial: str | None  # that it holds; None: it is free
     served: int
     nodes: Mapping[str, int]  # how many workers each holds
 

@@ -126,7 +126,7 @@ def ahead(
     exclusive: bool,
     placement: Placement = "pack",
 ) -> Start | None:
-    """Return the start of a group ahead of need, in room that nobody has used yet; ask when no trial waits.
+    """Return the start of a group ahead of need, in room that nobody has used yet; call it when no trial waits.
 
     One at a time: two starts at once take longer than one after the other. With `exclusive`, only on machines without
     any group: a trial that comes in the meantime would have to wait for the start's end.
@@ -179,7 +179,7 @@ class _Room:
         return [group for group in self.groups if group.state == state and group.group_id not in self.taken]
 
     def of_size(self, state: GroupState, size: int, most_nodes: int) -> list[GroupView]:
-        """Return those of the unused groups that have so many workers, on so many nodes at the most."""
+        """Return the unused groups in this state with so many workers, on at most `most_nodes` nodes."""
         return [group for group in self.unused(state) if group.num_workers == size and len(group.slots) <= most_nodes]
 
     def disturbs(self, slots: Iterable[str]) -> bool:
@@ -197,16 +197,15 @@ class _Room:
         self.mark_busy(slots)
 
     def most_nodes(self, size: int) -> int:
-        """Return the most nodes that a group of this size may have: with `pack` the fewest that hold it when they are
-        empty.
+        """Return the most nodes that a group of this size may have: with `pack` the fewest that hold it when empty.
 
-        A training could do with more nodes than a timing run could. It waits for the fewest as well: groups that span
-        nodes leave no node whole, so that the next ones would span too. See docs/results/engine.md for what it costs.
+        A training could use more nodes than a timing run could. It waits for the fewest as well: groups that span nodes
+        leave no node whole, so that the next ones would span too. See docs/results/engine.md for what it costs.
         """
         return (self.placement == "pack" and _fewest(size, self.totals)) or len(self.free)
 
     def preferred(self, idle: Sequence[GroupView]) -> GroupView:
-        """Return which of several idle groups of a size is granted.
+        """Return which of several idle groups of a size gets the trial.
 
         With `pack` the one on the fewest nodes, and of these where others train already, so that other nodes can be
         freed; with `spread` the one on the most.
@@ -219,7 +218,7 @@ class _Room:
         return min(idle, key=lambda group: (len(group.slots), sum(most[node_id] for node_id in group.slots)))
 
     def place(self, size: int, most_nodes: int) -> dict[str, int] | None:
-        """Return where a group of this size can start now, on so many nodes at the most; None: nowhere."""
+        """Return where a group of this size can start now, on at most `most_nodes` nodes; None: nowhere."""
         free = {node_id: self.free[node_id] for node_id in self._considered() if self.free[node_id] > 0}
         if sum(free.values()) < size:
             return None
@@ -228,9 +227,10 @@ class _Room:
         return slots if len(slots) <= most_nodes and not self.disturbs(slots) else None
 
     def evictions(self, size: int, most_nodes: int) -> Sequence[GroupView]:
-        """Return the fewest idle groups whose end makes room for this size on so many nodes; none if that would not do.
+        """Return the fewest idle groups whose end makes room for this size on so many nodes; none if that does not
+        help.
 
-        Room that is on its way already is waited for. Of two ways that end equally many groups, the one that ends fewer
+        Groups that end already count as room to come. Of two ways that end equally many groups, the one that ends fewer
         workers is taken.
         """
         soon, most = self._without(self.leaving), self._once_idle_have_ended()
@@ -280,7 +280,7 @@ def _fewest(size: int, free: Mapping[str, int]) -> int | None:
 
 
 def _packed(size: int, free: Mapping[str, int], most: Mapping[str, int]) -> dict[str, int]:
-    """Return the fewest nodes: the roomiest wholly, and of those that hold the rest the fullest.
+    """Return workers on the fewest nodes: whole nodes with the most room, then for the rest the fullest that holds it.
 
     The fullest node is the one with the least room even if its idle groups ended. free: has the room. most: once idle
     groups have ended.
@@ -294,7 +294,7 @@ def _packed(size: int, free: Mapping[str, int], most: Mapping[str, int]) -> dict
 
 
 def _dealt(size: int, free: Mapping[str, int]) -> dict[str, int]:
-    """Return one worker after another on the node that has fewest of them; of these nodes, the emptiest."""
+    """Return workers dealt one by one to the node that has fewest of them; of these nodes, the emptiest."""
     slots: dict[str, int] = {}
     for _ in range(size):
         having_room = [node_id for node_id in free if free[node_id] > slots.get(node_id, 0)]
@@ -306,7 +306,7 @@ def _dealt(size: int, free: Mapping[str, int]) -> dict[str, int]:
 def _fewest_ends(frees: Iterable[tuple[int, GroupView]], missing: int) -> list[GroupView] | None:
     """Return the fewest groups that free so many slots; None if all together don't.
 
-    frees: how many slots each one does.
+    frees: the slots that each frees.
     """
     ends: list[GroupView] = []
     left = sorted((each for each in frees if each[0]), key=lambda each: -each[0])

@@ -1,4 +1,4 @@
-"""The pool of warm groups: what each event changes in it. Nothing here waits, and nothing here knows Ray.
+"""The pool of warm groups: what each event changes in it. Nothing here waits or calls Ray.
 
 Decisions are made in `placement` and `failures`; the pool carries them out.
 """
@@ -62,12 +62,12 @@ from scalestudy.orchestration.groups.placement import Action, Grant, GroupView, 
 from scalestudy.orchestration.groups.trial_record import worker_flags
 
 STARTS_WITHOUT_SERVICE = 3
-"""Starts of a group's size that may fail before it has served a trial."""
+"""Starts of a group's size that may fail before a group of it has served a trial."""
 CLOSING_SECONDS = 5.0
 YIELD_SECONDS = 5.0
 """How long others wait for room before an idle group is given back."""
 AVOID_SECONDS = 5.0
-"""How long the nodes are avoided on which Ray found no place for a group. It doubles each time."""
+"""How long the pool avoids the nodes on which Ray found no place for a group. It doubles each time."""
 MOST_AVOID_SECONDS = 60.0
 
 
@@ -78,7 +78,7 @@ class PoolSettings:
     limits: GroupLimits
     exclusive: bool  # one trial at a time on a machine
     placement: Placement = "pack"  # see `placement`
-    logs: str = ""  # where the workers' output lies
+    logs: str = ""  # the folder of the workers' output
     grows: bool = False  # whether an autoscaler may add nodes, so that a trial waits for room as long as it takes
 
 
@@ -116,20 +116,20 @@ class GroupPool:
         self._ordered = 0  # groups so far
         self._leases = 0  # given so far
         self._given_up: dict[str, int] = {}  # groups whose `fit()` has not returned → tag
-        self._over: set[str] = set()  # trials that the study has done with
-        self._lost_starts: dict[int, int] = {}  # size → controllers lost in a row before their group had served
+        self._over: set[str] = set()  # trials that the study is done with
+        self._lost_starts: dict[int, int] = {}  # size → controllers lost in a row before their group served
         self._withdrawn: dict[int, Withdrawn] = {}  # by size
 
     # --- a trial ------------------------------------------------------------------------------------------------
 
     def request(self, order: TrialOrder) -> int:
-        """Take a trial's request for workers: its first one, one after it was put off, or one because the Tune process
-        that followed it was lost.
+        """Take a trial's request for workers; return the number of the lease.
 
-        In the last case its training goes on, as the next attempt. Whoever follows it now hears all of its events.
-        Returns the number of the lease. A trial keeps its workers until the driver gives them back: a Tune process that
-        is silent for long may have been stopped, with its driver, and go on. A request that comes later than that is of
-        a process that has died since, and changes nothing.
+        The trial asks for the first time, or was put off, or lost the Tune process that followed it. In the last case
+        its training goes on, as the next attempt, and the new follower hears all of its events. A trial keeps its
+        workers until the driver gives them back: a Tune process that is silent for long may have been stopped, with its
+        driver, and go on. A request that comes later than that is from a process that has died since, and changes
+        nothing.
         """
         now = self.clock.wall()
         self._leases += 1
@@ -163,8 +163,8 @@ class GroupPool:
     def stop(self, trial_id: str, epoch: int) -> None:
         """Stop a trial after an epoch, for a scheduler: whatever it has done since does not count.
 
-        A trial that has recorded its last epoch is left to finish, unless it has no workers, which would bring its end.
-        One that ended with this epoch is left alone.
+        A trial that has recorded its last epoch is left to finish, unless it has no workers to bring its end. A trial
+        that ended with this epoch stays as it is.
         """
         request = self.requests[trial_id]
         ended = request.ended is not None and request.ended.status in (*WITH_MODEL, "stopped")
@@ -177,7 +177,7 @@ class GroupPool:
         self._stop_training(request)
 
     def release(self, trial_id: str) -> None:
-        """Take the study's word that it has done with a trial. Workers that still train it leave it within a step."""
+        """Note that the study is done with a trial. Workers that still train it leave it within a step."""
         self._over.add(trial_id)
         request = self.requests.pop(trial_id, None)
         if request is None:
@@ -215,7 +215,7 @@ class GroupPool:
             self.cold_starts.setdefault(group_id, self.clock() - group.ordered_at)
 
     def report(self, turn: Turn, rank: int, post: WorkerPost) -> bool:
-        """Take what a rank says of the trial in its hands; return whether that may change what others wait for.
+        """Take a rank's report on its trial; return whether that may change what others wait for.
 
         It does not if it is a beat, or if the rank's group has another trial by now.
         """
@@ -241,7 +241,7 @@ class GroupPool:
                 assignment.reports[rank] = RankReport(
                     rank=rank, kind=post.kind, message=post.message, log=post.log, traceback=post.traceback
                 )
-                if post.kind != "collective":  # a lost peer says nothing of the reason; that comes by another way
+                if post.kind != "collective":  # a lost peer does not show the reason; another report does
                     self._break_attempt(group, "reported")
             case Left():
                 assignment.reports[rank] = RankReport(rank=rank, kind="left", message=post.message)
@@ -265,7 +265,7 @@ class GroupPool:
         return True
 
     def workers_lost(self, group_id: str, loss: Loss) -> None:
-        """Ray Train has found workers of a group dead."""
+        """Take a report of Ray Train that workers of a group are dead."""
         group = self.groups.get(group_id)
         if group is None or group.assignment is None or group.incarnation != loss.incarnation:
             return
@@ -277,7 +277,7 @@ class GroupPool:
         """Note that a group's `fit()` has returned, or raised `error`.
 
         If the group never served a trial, the trials that wait for its size are put off: `fit()` itself has tried
-        again. After a lost controller it has not, so that some further starts are tried.
+        again. After a lost controller it has not, so the pool tries some further starts.
         """
         if (tag := self._given_up.pop(group_id, None)) is not None:
             self.hands.remove_workers(tag)  # its controller may have asked for workers anew before it died
@@ -306,7 +306,7 @@ class GroupPool:
         return largest_group(self.nodes)
 
     def set_nodes(self, nodes: Sequence[Node]) -> None:
-        """Take the cluster's room as it is now. Gives up the groups with workers on a node that has gone."""
+        """Take the cluster's room as it is now. Give up the groups with workers on a node that has gone."""
         there = {node.node_id for node in nodes}
         self.nodes = list(nodes)
         for group in [group for group in self.groups.values() if not group.slots.keys() <= there]:
@@ -318,8 +318,8 @@ class GroupPool:
         """Take who else waits for room, and which groups got none; return what waits for room here.
 
         unplaced: groups without room on the cluster although there seemed to be some. They are withdrawn, and their
-        nodes avoided for a while; no trial is to blame. None: every trial that waits can have its turn once others of
-        this study have had theirs.
+        nodes avoided for a while; no trial is to blame. None: every trial that waits gets its turn after others of this
+        study.
         """
         if demand == "none":
             self._demanded_since = None
@@ -346,7 +346,7 @@ class GroupPool:
                 group.start_again(now)
             self._kill_workers(group)
         for group in self.groups.values():
-            # a worker may be frozen that has not registered yet; Ray notices it after seven minutes
+            # a worker that has not registered yet may be frozen; Ray notices that after seven minutes
             if group.state == "starting" and now - group.start_began_at > self.limits.start_seconds:
                 group.start_again(now)
                 self.hands.remove_workers(group.tag)
@@ -360,7 +360,7 @@ class GroupPool:
         return bool(overrun or hopeless or again) or self._yield(now)
 
     def close(self) -> None:
-        """End every trial, and tell every group to end as soon as it has left its own."""
+        """End every trial, and order every group to end as soon as it has left its trial."""
         now = self.clock.wall()
         self.closing = True
         self.waiting.clear()
@@ -378,9 +378,9 @@ class GroupPool:
             self._end_fit(group)
 
     def reconcile(self) -> None:
-        """Leave nodes that drain, then do what can be done now for the trials that wait.
+        """Leave nodes that drain, then do what is possible now for the trials that wait.
 
-        If none waits, it starts a group for the trials to come.
+        If none waits, start a group for the trials to come.
         """
         if self.closing:
             return
@@ -402,7 +402,7 @@ class GroupPool:
             self._order_start(start)
 
     def snapshot(self) -> PoolSnapshot:
-        """Return the pool as it is now, for who looks at a running study."""
+        """Return the pool as it is now, for observers of a running study."""
         return PoolSnapshot(
             groups=tuple(
                 GroupSnapshot(
@@ -440,7 +440,7 @@ class GroupPool:
         return [each for each in waiting if each.seconds_without_room(self.room, now) > self.limits.stalled_seconds]
 
     def _put_off(self, request: TrialRequest, error: TrialError) -> None:
-        """Put off a trial that a cause outside it keeps from its workers.
+        """Put off a trial whose workers a cause outside it takes or withholds.
 
         It counts as an attempt, and others come first.
         """
@@ -463,8 +463,7 @@ class GroupPool:
         return decide(nodes, self._views(), asking, exclusive=self.exclusive, placement=self.placement)
 
     def _wanted(self) -> Wanted | None:
-        """Return the first trial that waits for others' work to end, for Ray to find its place, or for a larger
-        cluster."""
+        """Return the first trial that waits for others' work, for Ray to find its place, or for a larger cluster."""
         if first := self._asking()[:1]:
             size, withdrawn = first[0].num_workers, self._withdrawn.get(first[0].num_workers)
             possible = self._decide(self.nodes, first)
@@ -489,7 +488,7 @@ class GroupPool:
         )
 
     def _note_withdrawn(self, group: Group) -> None:
-        """Ray has found no place for a group: for a while its nodes are avoided."""
+        """Note that Ray has found no place for a group, and avoid its nodes for a while."""
         before = self._withdrawn.get(group.num_workers, Withdrawn(times=0, nodes=set(), until=None))
         seconds = min(AVOID_SECONDS * 2**before.times, MOST_AVOID_SECONDS)
         nodes = {*group.slots, *(before.nodes if before.until is not None else ())}
@@ -498,7 +497,7 @@ class GroupPool:
         )
 
     def _not_avoided(self) -> list[Node]:
-        """Return the nodes, those that are avoided with no room but what this study's groups hold there."""
+        """Return the nodes, where avoided ones have only the room that this study's groups hold there."""
         avoided = {node for each in self._withdrawn.values() if each.until is not None for node in each.nodes}
 
         def room(node: Node) -> Node:
@@ -517,7 +516,7 @@ class GroupPool:
             self.waiting.remove(request.trial_id)
 
     def _stop_training(self, request: TrialRequest) -> None:
-        """Tell the ranks that have the trial in their hands, if any, to leave it soon."""
+        """Order the ranks that hold the trial, if any, to leave it soon."""
         group = self.groups.get(request.group_id or "")
         if group and group.assignment and group.trial_id == request.trial_id:
             group.assignment.stopping = True
@@ -525,7 +524,10 @@ class GroupPool:
     def _judge(
         self, request: TrialRequest, cause: Cause, assignment: Assignment | None = None, told: str = ""
     ) -> Verdict:
-        """Return what becomes of the request's attempt. assignment: whose ranks may have said why it broke."""
+        """Return what follows from the end of the request's attempt.
+
+        assignment: whose ranks may have said why it broke.
+        """
         return judge(
             assignment.reports if assignment else {},
             cause=cause,
@@ -537,7 +539,7 @@ class GroupPool:
         )
 
     def _go_on(self, request: TrialRequest, verdict: Verdict) -> bool:
-        """Note what became of an attempt; return whether the trial makes another."""
+        """Note the end of an attempt; return whether the trial makes another."""
         now = self.clock.wall()
         if verdict.status == "retry":
             request.tell(Retried(attempt=request.attempt, error=verdict.error), now)
@@ -571,10 +573,10 @@ class GroupPool:
     def _drain(self) -> None:
         """End the groups that have workers on a node that drains, each as soon as it can.
 
-        Such a node is to go soon, as a spot machine that is taken back. Ray starts nothing new there, and leaves what
-        runs alone until the node goes: minutes, or half a minute. An idle group is told to end. A group that starts is
-        given up, for its workers may never come. A group that trains leaves its trial with a checkpoint. Without
-        checkpoints it trains on: the trial may end before the node goes, and would begin anew otherwise.
+        Such a node goes soon, like a spot machine that is taken back. Ray starts nothing new there, and leaves what
+        runs alone until the node goes: minutes, or half a minute. An idle group is ordered to end. A group that starts
+        is given up, for its workers may never come. A group that trains leaves its trial with a checkpoint. Without
+        checkpoints it trains on: the trial may end before the node goes, and would have to start over otherwise.
         """
         draining = {node.node_id for node in self.nodes if node.draining}
         for group in [group for group in self.groups.values() if group.slots.keys() & draining]:
@@ -590,7 +592,7 @@ class GroupPool:
     def _yield(self, now: float) -> bool:
         """Give back groups that have long been idle while others wait for room; return whether it did.
 
-        Of two studies the one that began first keeps a group, so that not both give up theirs.
+        Of two studies the one that began first keeps a group, so that they don't both give up theirs.
         """
         if self._demanded_since is None or now - self._demanded_since < YIELD_SECONDS:
             return False
@@ -602,7 +604,7 @@ class GroupPool:
         return bool(idle)
 
     def _note_others(self, group: Group) -> None:
-        """Flag the trial of a group on whose machines other work on the cluster holds room."""
+        """Flag the trial of a group if other work on the cluster holds room on its machines."""
         machines = {node.machine for node in self.nodes if node.taken}
         shared = any(node.machine in machines for node in self.nodes if node.node_id in group.slots)
         if shared and (request := self._request_of(group)):
@@ -644,8 +646,7 @@ class GroupPool:
         self._note_others(group)
 
     def _overrun(self, group: Group, now: float) -> tuple[Cause, str] | None:
-        """Return why a group must be broken off, as `judge` takes it: its trial, or its own end, takes longer than it
-        may."""
+        """Return why to break off a group, as `judge` takes it: its trial, or its end, takes too long."""
         if group.stopping_since is not None:
             patience = CLOSING_SECONDS if self.closing and group.incarnation else self.limits.stalled_seconds
             if now - group.stopping_since > patience:

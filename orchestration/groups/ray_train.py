@@ -1,7 +1,7 @@
 """Our callbacks and our backend inside Ray Train: what runs in a group's controller, and how its workers join.
 
-Ray's own `TorchConfig` makes the driver, the controller and every helper process import torch. Our backend names its
-functions and leaves the imports to the workers. That brings a group's start from about 11 to about 8 seconds on two
+Ray's `TorchConfig` makes the driver, the controller and every helper process import torch. Our backend names its
+functions and leaves the imports to the workers. That cuts a group's start from about 11 to about 8 seconds on two
 cores.
 """
 
@@ -39,13 +39,13 @@ def incarnation() -> str:
 
 # --- in the controller --------------------------------------------------------------------------------------------
 class ControllerHandle(ControllerCallback):
-    """Gives the pool a handle of the controller: `fit()` ends with it, even while it waits for workers.
+    """A callback that gives the pool the controller's handle: ending it ends `fit()`, even while it waits for workers.
 
     It is a separate callback, since Ray Train calls only the public methods of a `UserCallback`.
     """
 
     def __init__(self, pool: Any, group_id: str) -> None:
-        """pool: handle of the pool's actor."""
+        """Keep the handle of the pool's actor and the group's id."""
         self._pool, self._group_id = pool, group_id
 
     def after_controller_start(self, train_run_context: Any) -> None:
@@ -56,14 +56,14 @@ class ControllerHandle(ControllerCallback):
 
 
 class NotWantedError(RuntimeError):
-    """The group is not to be started again."""
+    """A group that should not start again."""
 
 
 class GroupCallback(UserCallback):
-    """Tells the pool who has died. What it raises ends the group's `fit()` without another start of the workers."""
+    """A callback that reports dead workers to the pool. Its exception ends `fit()` without another start of workers."""
 
     def __init__(self, pool: Any, group_id: str) -> None:
-        """pool: handle of the pool's actor."""
+        """Keep the handle of the pool's actor and the group's id."""
         self._pool, self._group_id = pool, group_id
 
     def after_exception(self, run_context: Any, worker_exceptions: Mapping[int, Exception]) -> None:
@@ -82,7 +82,7 @@ class GroupCallback(UserCallback):
 
 
 def died(errors: Mapping[int, BaseException]) -> set[int]:
-    """Return the ranks whose process is gone. The others have raised, as a collective does that has lost its peer."""
+    """Return the ranks whose process is gone. The others raised, as a collective does after losing its peer."""
     from ray.exceptions import RayActorError
 
     return {rank for rank, error in errors.items() if isinstance(_reason(error), RayActorError)}
@@ -102,7 +102,7 @@ def cause_of(errors: Mapping[int, BaseException]) -> Cause:
 
 
 def _reason(error: BaseException) -> BaseException:
-    """Return what Ray Train's health check has met, which it wraps."""
+    """Return the error that Ray Train's health check met and wrapped."""
     return getattr(error, "health_check_failure", error)
 
 
@@ -112,7 +112,7 @@ class ProcessGroupConfig(BackendConfig):
     """How the workers of a group find each other."""
 
     backend: str = "gloo"
-    """`gloo` for CPU workers, `nccl` for GPU workers; where two of these share a GPU they get `gloo`."""
+    """`gloo` for CPU workers, `nccl` for GPU workers; `gloo` also where two of them share a GPU."""
     timeout_seconds: float = 120.0  # longest time that a collective waits for a peer
 
     @property
@@ -125,7 +125,7 @@ class ProcessGroupConfig(BackendConfig):
 class Seat:
     """Where Ray has put a worker.
 
-    Ray's own names don't tell machines and GPUs apart: two raylets may run on one machine, and count the same GPUs.
+    Ray's names don't tell machines and GPUs apart: two raylets may run on one machine, and count the same GPUs.
     """
 
     machine: str  # by the name that `training.backend.machine` gives
@@ -147,12 +147,12 @@ class Life:
     seats: tuple[Seat, ...]  # of the workers, by rank
 
     def neighbours(self, rank: int) -> int:
-        """Return how many of the workers are on this rank's machine, with itself."""
+        """Return how many of the workers are on this rank's machine, this rank included."""
         return sum(seat.machine == self.seats[rank].machine for seat in self.seats)
 
 
 def backend_for(wanted: str, seats: Sequence[Seat]) -> str:
-    """Return the backend of a group whose workers sit there: NCCL only where no two share a GPU."""
+    """Return the backend for workers on these seats: NCCL only where no two share a GPU."""
     return wanted if wanted == "gloo" else backend_of([seat.gpu_names for seat in seats])
 
 
@@ -160,8 +160,8 @@ def cuda_index(gpus: Sequence[str], visible: str | None) -> int:
     """Return the number, among the devices that PyTorch sees, of the first GPU that Ray has given to a worker.
 
     gpus: Ray's names: numbers or, where its node was started with others, `GPU-…` or `MIG-…`. visible:
-    CUDA_VISIBLE_DEVICES. Ray sets it to the worker's own, but can be told to leave it as it is. Raises InputError if it
-    hides the GPU.
+    CUDA_VISIBLE_DEVICES. Ray sets it to the worker's GPUs unless a setting forbids it. Raises InputError if it hides
+    the GPU.
     """
     if not gpus:
         return 0
@@ -177,7 +177,7 @@ def cuda_index(gpus: Sequence[str], visible: str | None) -> int:
 
 
 class ProcessGroupBackend(Backend):
-    """Names the incarnation and, for two workers or more, starts their process group."""
+    """A backend that names the incarnation and, for two workers or more, starts their process group."""
 
     def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
         """Seat the workers and join them. Ray Train calls this in the controller, once in each life of the workers."""

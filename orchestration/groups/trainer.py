@@ -1,4 +1,4 @@
-"""Ray Train's trainer, without what costs each start of a group's workers time and serves no study."""
+"""Ray Train's trainer, without parts that slow each start of a group's workers and serve no study."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.train.v2.api.result import Result
 
 UNUSED = (DatasetsCallback, PlacementGroupCleanerCallback, WorkerMetricsCallback)
-"""The first two start a process each. One shares out Ray's data sets: a trial reads its own. One gives a dead
-controller's room back, for which it asks Ray's dashboard every second: the pool does so itself. The third, for which
-each worker imports a quarter of a second's modules, times `ray.train.report`: nobody calls it."""
+"""The first two start a process each. One distributes Ray's data sets: a trial reads its data without them. The other
+gives a dead controller's room back and asks Ray's dashboard every second for that: the pool does so itself. The third
+times `ray.train.report`, which nobody calls; each worker imports its modules for a quarter of a second."""
 FOR_THE_CONTROLLER = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S",
     "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC",
 }
-"""Variables that Ray Train also gives the workers, which never read them. A process with variables of its own is
-started by another one that imports Ray as well, and can't be one that Ray has started in advance."""
+"""Variables that Ray Train also gives the workers, which never read them. A process with extra variables is started by
+another one that imports Ray as well, and can't be one that Ray has started in advance."""
 
 
 class GroupWorkers(WorkerGroup):
-    """As Ray's, without the variables that are `FOR_THE_CONTROLLER`."""
+    """Ray's worker group, without the variables that are `FOR_THE_CONTROLLER`."""
 
     @staticmethod
     def _get_worker_runtime_env(custom_runtime_env: Any) -> dict[str, Any]:
@@ -40,18 +40,18 @@ class GroupWorkers(WorkerGroup):
 
 
 class GroupTrainController(TrainController):
-    """As Ray's, with `GroupWorkers`."""
+    """Ray's controller, with `GroupWorkers`."""
 
     worker_group_cls = GroupWorkers
 
     def __init__(self, variables: Mapping[str, str], **arguments: Any) -> None:
-        """variables: for this process alone. Given by Ray, its workers and helpers would inherit them."""
+        """Set the variables for this process alone. If Ray set them, its workers and helpers would inherit them."""
         os.environ.update(variables)
         super().__init__(**arguments)
 
 
 class GroupTrainer(DataParallelTrainer):
-    """As Ray's, without what is `UNUSED`, and with a `GroupTrainController`."""
+    """Ray's trainer, without what is `UNUSED`, and with a `GroupTrainController`."""
 
     def _create_default_callbacks(self) -> list[Any]:
         return [each for each in super()._create_default_callbacks() if not isinstance(each, UNUSED)]

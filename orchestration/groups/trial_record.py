@@ -45,32 +45,32 @@ def worker_flags(members: Sequence[Member]) -> set[str]:
 
 @dataclass
 class TrialRecord:
-    """Collects a trial's facts over all of its attempts; the first record of an epoch wins.
+    """A trial's facts over all of its attempts; the first record of an epoch wins.
 
     An *engine* is one life of the pool. Moments are seconds since 1970.
     """
 
     epochs: dict[int, EpochRecord] = field(default_factory=dict)
-    attempts: int = 0  # so far, those included that were lost before they had workers
+    attempts: int = 0  # so far, including those that were lost before they had workers
     failures: list[Failure] = field(default_factory=list)  # lost attempts, in order
-    forgiven: int = 0  # of them, that no budget counts any more
+    forgiven: int = 0  # number of failures that no budget counts any more
     flags: set[str] = field(default_factory=set)
     world: World = field(default_factory=World)
     started_at: float | None = None  # when the first engine began with it
     begun_at: float | None = None  # when the present engine began with it; None: it has not
     earlier_seconds: float = 0.0  # that earlier engines spent on it
-    last_seen: float = 0.0  # when its last event came
-    startup_seconds: float | None = None  # from the engine's beginning with it to the first step
+    last_seen: float = 0.0  # moment of its last event
+    startup_seconds: float | None = None  # from the present engine's start on it to the first step
     lost_seconds: float = 0.0  # training time of the epoch in which it diverged, which has no record
     details: dict[str, Any] = field(default_factory=dict)  # what training picked by itself: shards, memory order …
     gpus: tuple[GpuState, ...] = ()  # of the ranks that had one, as the training ended
     ended: Ended | None = None
 
     def is_news(self, event: TrialEvent) -> bool:
-        """Return whether an event tells something new.
+        """Return whether an event changes the record.
 
-        The first record of an epoch wins. An attempt begins once and is lost once. A trial ends once. The pool tells a
-        trial's events again to whoever takes the place of a lost Tune process.
+        The first record of an epoch wins. An attempt begins once and is lost once. A trial ends once. The pool repeats
+        a trial's events to the process that replaces a lost Tune process.
         """
         if self.ended:
             return isinstance(event, Reopened)
@@ -125,14 +125,14 @@ class TrialRecord:
         self.started_at = at if self.started_at is None else self.started_at
 
     def training_started(self, at: float, *, resumed: bool) -> None:
-        """Rank 0 is about to take its first step. Later attempts leave the cost of the start-up as it is."""
+        """Note that rank 0 is about to take its first step. Later attempts leave the cost of the start-up as it is."""
         if resumed:
             self.flags.add("resumed")
         if self.startup_seconds is None and self.begun_at is not None:
             self.startup_seconds = at - self.begun_at
 
     def training_ended(self, post: TrainingEnded) -> None:
-        """Take rank 0's last word on the attempt that ends the trial."""
+        """Take rank 0's last report on the attempt that ends the trial."""
         if post.status == "diverged":
             self.lost_seconds = post.lost_seconds
         self.details, self.gpus = dict(post.details), post.gpus
@@ -179,12 +179,9 @@ class TrialRecord:
         return self.ended
 
     def end_of_lost(self, lost: Lost, at: float) -> Ended:
-        """Return the end of a trial that can't tell it itself, from what is recorded of it.
-
-        The record stays as it is.
-        """
+        """Return the end of a trial that can't report it, from what is recorded of it. The record stays as it is."""
         known = deepcopy(self)
-        known.begun_at = None  # how long the present engine was at it, only the pool knew
+        known.begun_at = None  # only the pool knew how long the present engine worked on it
         if lost.last_epoch is not None:
             known.forget_after(lost.last_epoch)
         return known.end(lost.status, attempts=max(self.attempts, 1), error=lost.error, at=at)

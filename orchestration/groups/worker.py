@@ -62,9 +62,9 @@ class WorkerSettings:
 def serve(config: dict[str, Any]) -> None:
     """Take trials from the pool one after another and train them, until the pool ends the group.
 
-    config: `settings`, the WorkerSettings; Ray Train hands a function a mapping.
+    config: `settings`, the WorkerSettings; Ray Train passes a mapping to a function.
 
-    Without its pool a group has nothing to do: it ends as if it had been told to.
+    Without its pool a group has nothing to do: it ends as if the pool had ended it.
 
     Raises:
         Exception: whatever a trial raised, after it was reported; Ray Train then restarts the group's workers.
@@ -151,16 +151,16 @@ def train_trial(client: PoolClient, worker: Worker, given: NextTrial, logs: Path
 
 
 def failed_post(given: NextTrial, rank: int, error: Exception, logs: Path) -> RankFailed:
-    """Return an exception as the pool takes it. Its traceback also goes into a file of the rank's, whole."""
+    """Return an exception as the pool takes it. Write its whole traceback into a file of the rank."""
     from scalestudy.orchestration.base.environment import without_secrets
 
     kind, message = classify(error), describe(error)
-    if kind == "collective":  # says only that another rank is gone
+    if kind == "collective":  # it shows only that another rank is gone
         return RankFailed(kind=kind, message=message)
     if kind == "device_lost":
         message = message.partition("\n")[0]  # the rest is PyTorch's advice on how to debug a kernel
     text = without_secrets("".join(traceback.format_exception(error)))
-    text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # bytes that were no text can't be written down
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # the traceback must be valid text to be written
     failed = RankFailed(kind=kind, message=message, traceback=text[-LONGEST_TRACEBACK:])
     file = logs / f"{given.order.trial_id}-rank-{rank}.log"
     try:
@@ -175,10 +175,10 @@ def failed_post(given: NextTrial, rank: int, error: Exception, logs: Path) -> Ra
 
 @contextmanager
 def beating(client: PoolClient, sequence: int) -> Iterator[Pulse]:
-    """Tell the pool every two seconds, from a thread, what the pulse that it gives says; at the end, that it ended.
+    """Yield a pulse, and report its state to the pool every two seconds, from a thread; at the end, that it ended.
 
-    A beat is sent once the one before has arrived, so that none pile up at a pool that does not answer. A call that
-    keeps Python's lock to itself keeps the thread from beating: for the pool the process is frozen.
+    A beat is sent once the previous one has arrived, so that none pile up at a pool that does not answer. A call that
+    holds Python's global lock keeps the thread from beating: to the pool the process looks frozen.
     """
     pulse, over = Pulse(), threading.Event()
 
@@ -217,7 +217,7 @@ def exit_hook(client: PoolClient, sequence: int, *, checkpointed: bool, resumed:
 def target_hook(target: float, mode: Mode) -> Any:
     """Return a hook that ends the training once it has reached the target.
 
-    All ranks do so, for they have the same records.
+    All ranks end together, since they have the same records.
     """
     from scalestudy.training.loop.hooks import Hook
 
@@ -233,10 +233,10 @@ def target_hook(target: float, mode: Mode) -> Any:
 
 
 def last_post(given: NextTrial, result: TrainResult, gpus: tuple[GpuState, ...] = ()) -> WorkerPost:
-    """Rank 0's last word on a training that no exception has broken. gpus: of all ranks, at its end."""
+    """Return rank 0's last report on a training that no exception has broken. gpus: of all ranks, at its end."""
     if result.status == "left":
         return Left(message=result.message or "")
-    for name, value in result.details.items():  # a strategy of the user's may have given them
+    for name, value in result.details.items():  # a user's strategy may have given them
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -264,7 +264,7 @@ def score_of(given: NextTrial, result: TrainResult) -> float | None:
 
 
 def save_if_best(given: NextTrial, result: TrainResult) -> None:
-    """Keep the model of a trial that has come to its own end and beats every one before it: storage holds one."""
+    """Keep the model of a trial that ended by itself and beats every one before it: storage holds one."""
     from scalestudy.orchestration.storage.trial_states import written_to
     from scalestudy.training.state import save_state
 

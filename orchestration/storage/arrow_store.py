@@ -17,15 +17,15 @@ from scalestudy.training.redaction import redacted
 from scalestudy.training.whole_file import ASIDE_CHARACTERS, aside_prefix
 
 ONE_REQUEST = "allow_delayed_open=true"
-"""pyarrow's option by which a small object is put by one request of S3, not by the three of an upload in parts."""
+"""pyarrow's option that puts a small object by one request of S3, not by the three of an upload in parts."""
 _AWS = re.compile(r"AWS Error (\w+) during \w+ operation: (.*?)(?: \(Request ID.*)?", re.DOTALL)
 RENAMING = frozenset({"local", "hdfs"})
-"""Types of pyarrow's file systems that rename a file in one act. Elsewhere a rename is a copy, and an object appears
+"""pyarrow's types of file systems that rename a file atomically. Elsewhere a rename is a copy, and an object appears
 whole, when its upload ends."""
 
 
 def open_byte_store(where: str | Path) -> ByteStore:
-    """The store at a path or a URI that pyarrow.fs knows (file, s3, gs, abfs, hdfs); what it can't open, it raises.
+    """Return the store at a path or a URI that pyarrow.fs knows (file, s3, gs, abfs, hdfs).
 
     A local folder is a LocalByteStore, which flushes to the disk; pyarrow does not. Raises RequestError for an address
     that can't be right, UnreachableError for a storage that does not answer.
@@ -36,21 +36,18 @@ def open_byte_store(where: str | Path) -> ByteStore:
 
 @dataclass(frozen=True)
 class Stamp:
-    """By what a file that has changed is known. size_bytes; changed: when, in nanoseconds since 1970."""
+    """What changes when a file changes."""
 
     size_bytes: int
-    changed: int
+    changed: int  # nanoseconds since 1970
 
 
 class ArrowByteStore:
-    """A folder of a pyarrow file system, made when something is first written; it can be sent to another process.
+    """A folder of a pyarrow file system, made at the first write; another process can receive it.
 
-    Files are written aside and renamed where the file system can do that, directly elsewhere: an object store shows
-    an object when its upload is complete. For `where` and errors see `open_byte_store`; with a `filesystem`, `where` is
-    a path in it.
-
-    Attributes:
-        address: `where`, as text.
+    Files are written aside and renamed where the file system can do that, directly elsewhere: an object store shows an
+    object when its upload is complete. For `where` and errors see `open_byte_store`; with a `filesystem`, `where` is a
+    path in it. `address` is `where`, as text.
     """
 
     def __init__(self, where: str | Path, filesystem: FileSystem | None = None) -> None:
@@ -86,9 +83,9 @@ class ArrowByteStore:
         return sorted_names([self._name(path) for path in paths], prefix)
 
     def create(self, name: str, data: bytes) -> None:
-        """As `write`. Raises FileExistsError where something is held under the name.
+        """Write as `write` does, but raise FileExistsError if the name is taken.
 
-        It is asked for just before: pyarrow has no write that an object store would refuse by itself.
+        The check comes just before the write: pyarrow has no write that an object store would refuse by itself.
         """
         try:
             self._files.open_input_file(self._path(name)).close()
@@ -98,7 +95,7 @@ class ArrowByteStore:
             raise FileExistsError(f"{name} is there already")
 
     def stamps(self) -> dict[str, Stamp]:
-        """All names, each with what shows a change."""
+        """Return the stamp of every name."""
         infos = self._files.get_file_info(FileSelector(self._root, allow_not_found=True, recursive=True))
         stamps = {
             self._name(info.path): Stamp(info.size, info.mtime_ns or 0) for info in infos if info.type == FileType.File
@@ -106,17 +103,17 @@ class ArrowByteStore:
         return {name: stamps[name] for name in sorted_names(list(stamps), "")}
 
     def has_top(self) -> bool:
-        """Whether the bucket, or the topmost folder, is there."""
+        """Whether the bucket, or the topmost folder, exists."""
         top = self._root.split("/")[0] or "/"
         return bool(self._files.get_file_info(top).type != FileType.NotFound)
 
     def folders(self) -> list[str]:
-        """The names of the folders in it, sorted."""
+        """Return the names of the folders in it, sorted."""
         infos = self._files.get_file_info(FileSelector(self._root, allow_not_found=True))
         return sorted(self._name(info.path) for info in infos if info.type == FileType.Directory)
 
     def clear(self, keep: str | None = None) -> None:
-        """Holds nothing any more, but what has this name, one without a slash; many objects go by one request."""
+        """Delete everything except the object `keep`, a name without a slash; one request deletes many objects."""
         infos = self._files.get_file_info(FileSelector(self._root, allow_not_found=True))
         kept = [info for info in infos if keep is not None and info.path == self._path(keep)]
         if infos and not kept:
@@ -129,7 +126,7 @@ class ArrowByteStore:
                 self._files.delete_file(info.path)
 
     def delete(self, name: str) -> None:
-        """See ByteStore. Folders that are empty then go too; an object store would keep an empty object for each."""
+        """See ByteStore. Also delete folders that become empty; an object store would keep an empty object for each."""
         path = self._path(name)
         with suppress(FileNotFoundError):
             self._files.delete_file(path)
@@ -137,21 +134,21 @@ class ArrowByteStore:
         self._delete_empty(_folder(path))
 
     def delete_folder(self, name: str) -> None:
-        """See ByteStore. Of an object store it takes a few requests, however many objects there are."""
+        """See ByteStore. An object store needs a few requests, however many objects there are."""
         path = self._path(name)
         with suppress(FileNotFoundError):
             self._files.delete_dir(path)
         self._delete_empty(_folder(path))
 
     def _delete_empty(self, folder: str) -> None:
-        """A folder that holds nothing, and those above it that then don't either."""
+        """Delete a folder that holds nothing, and those above it that are then empty too."""
         while folder != self._root and not self._paths_in(folder):
             with suppress(FileNotFoundError):
                 self._files.delete_dir(folder)
             folder = _folder(folder)
 
     def _delete_asides(self, name: str) -> None:
-        """Those that killed writers left."""
+        """Delete the files that killed writers left."""
         if self._renames:
             start = f"{_folder(self._path(name))}/{aside_prefix(name)}"
             for other in self._paths_in(_folder(start)):
@@ -161,7 +158,7 @@ class ArrowByteStore:
     def _put(self, path: str, data: bytes) -> None:
         try:
             stream = self._files.open_output_stream(path, compression=None)
-        except FileNotFoundError:  # only then: an object store has no folders, and would be asked to make objects
+        except FileNotFoundError:  # only now: an object store has no folders, and `create_dir` would make objects
             self._files.create_dir(_folder(path), recursive=True)
             stream = self._files.open_output_stream(path, compression=None)
         with stream:
@@ -178,7 +175,7 @@ class ArrowByteStore:
 
 
 def _resolve(where: str | Path) -> tuple[FileSystem, str]:
-    """The file system and the path in it."""
+    """Return the file system and the path in it."""
     text = str(where)
     if "://" not in text:
         return LocalFileSystem(), str(Path(text).expanduser().absolute())
@@ -197,7 +194,7 @@ def _in_one_request(uri: str) -> str:
 
 
 def storage_reason(error: OSError) -> str:
-    """Why a storage failed, in one line: of S3's long texts the name of the error and what it says."""
+    """Return why a storage failed, in one line: from S3's long texts the error's name and its message."""
     text = error.strerror or str(error)
     if match := _AWS.search(text):
         name, said = match[1].replace("_", " ").lower(), _AWS.fullmatch(text[match.start() :])
@@ -206,13 +203,13 @@ def storage_reason(error: OSError) -> str:
 
 
 def _problem(uri: str, error: Exception) -> str:
-    """One line, without secrets that the URI may hold."""
+    """Return one line, without secrets that the URI may hold."""
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     return redacted(f"storage: {uri}: {reason.replace(_in_one_request(uri), uri)}")
 
 
 def _base(filesystem: FileSystem) -> FileSystem:
-    """What a tree within a file system is in."""
+    """Return the file system that a subtree lies in."""
     while isinstance(filesystem, SubTreeFileSystem):
         filesystem = filesystem.base_fs
     return filesystem

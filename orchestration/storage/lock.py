@@ -1,7 +1,8 @@
 """The lock of a study: one process at a time runs it.
 
-The lock is a file with a heartbeat. A killed process leaves it behind. Its own machine sees that at once; elsewhere the
-lock is stale once the heartbeat has stopped for a while. So a crash never blocks the next run for long.
+The lock is a file with a heartbeat. A killed process leaves it behind. On the same machine the next run sees at once
+that the process is dead; elsewhere the lock is stale once the heartbeat has stopped for a while. So a crash never
+blocks the next run for long.
 """
 
 from __future__ import annotations
@@ -31,23 +32,23 @@ STALE_SECONDS = 30.0
 SETTLE_SECONDS = 1.0
 """How long the writer of a lock in an object store waits before it reads it again; longer than a write takes."""
 TEXT_CHARACTERS = 512
-"""All texts of a lock are as long, filled up with spaces. pyarrow asks a store for an object's length and then for so
-many bytes of it: it would cut a longer text that a heartbeat wrote in between."""
+"""Length of every text of a lock, padded with spaces. pyarrow asks a store for an object's length and then for so many
+bytes: it would cut a longer text that a heartbeat wrote in between."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """Who holds a lock. born: when the process began, as its machine counts; no later process has the same."""
+    """Who holds a lock."""
 
     token: str
     host: str
     pid: int
-    born: str
-    beat: float
+    born: str  # when the process began, as its machine counts; no later process has the same
+    beat: float  # seconds since 1970 at its last heartbeat
 
     @property
     def silent_seconds(self) -> float:
-        """Since its last heartbeat."""
+        """The seconds since its last heartbeat."""
         return time.time() - self.beat
 
     @property
@@ -58,12 +59,12 @@ class Holder:
 
 
 def read_lock(file: Path) -> Holder | None:
-    """Who holds a lock, or held it last; None: nobody. A torn file is nobody's."""
+    """Return who holds a lock, or held it last; None: nobody. A torn file is nobody's."""
     return StudyLock(file).holder()
 
 
 def lock_of(folder: StudyFolder) -> StudyLock:
-    """The lock of a study, in its folder or its object store."""
+    """Return the lock of a study, in its folder or its object store."""
     from scalestudy.orchestration.storage.mirror import store_of
 
     name = folder.lock_file.name
@@ -71,10 +72,9 @@ def lock_of(folder: StudyFolder) -> StudyLock:
 
 
 class StudyLock:
-    """Held while a study runs: `with StudyLock(file): …`.
+    """A lock held while a study runs: `with StudyLock(file): …`.
 
-    Attributes:
-        lost: called when another process has taken the lock, since this one was silent for too long.
+    `lost` is called when another process has taken the lock, since this one was silent for too long.
     """
 
     def __init__(self, file: Path) -> None:
@@ -85,7 +85,7 @@ class StudyLock:
         self._thread = threading.Thread(target=self._beat, name="lock", daemon=True)
 
     def __enter__(self) -> StudyLock:
-        """Takes the lock. Raises RequestError if another living process holds it."""
+        """Take the lock. Raises RequestError if another living process holds it."""
         try:
             self._refuse_if_held(self._read_holder())
             self._take()
@@ -106,7 +106,7 @@ class StudyLock:
             self._remove()
 
     def holder(self) -> Holder | None:
-        """Who holds it, or held it last; None: nobody, or it can't be read. A torn text is nobody's."""
+        """Return who holds it, or held it last; None: nobody, or it can't be read. A torn text is nobody's."""
         try:
             return self._read_holder()
         except OSError:
@@ -115,7 +115,7 @@ class StudyLock:
     def check(self) -> bool:
         """Whether the lock is still held; calls `lost` if another process has taken it.
 
-        Ask before writing what only the holder may write. The heartbeat asks every few seconds only, and a short study
+        Ask before writing what only the holder may write. The heartbeat asks only every few seconds, and a short study
         may end in between.
         """
         if self._is_ours():
@@ -130,7 +130,7 @@ class StudyLock:
             raise RequestError(f"DIR: {self._where}: is being run by {who}", "wait for its end, or stop it")
 
     def _read_holder(self) -> Holder | None:
-        """As `holder`. Raises OSError if it can't be read, for which nobody may take the lock."""
+        """Return what `holder` does. Raises OSError if the lock can't be read: then nobody may take it."""
         try:
             return Holder(**json.loads(self._read()))
         except (FileNotFoundError, ValueError, TypeError):
@@ -140,10 +140,10 @@ class StudyLock:
         return self._file.read_text(encoding="utf-8")
 
     def _take(self) -> None:
-        """Raises FileExistsError if another process has just taken it."""
+        """Take the free lock. Raises FileExistsError if another process has just taken it."""
         self._take_stale_away()
         with written_aside(self._file, self._text().encode("utf-8")) as aside:
-            os.link(aside, self._file)  # whole from the start, and never over another's
+            os.link(aside, self._file)  # whole from the start, and never replaces another's
 
     def _renew(self) -> None:
         write_whole(self._file, self._text().encode("utf-8"))
@@ -152,7 +152,7 @@ class StudyLock:
         self._file.unlink(missing_ok=True)
 
     def _take_stale_away(self) -> None:
-        """Removes a stale lock: one of several that see it does. A fresh one, taken by mistake, is put back."""
+        """Remove a stale lock; of several processes that see it, one does. Put back a fresh one taken by mistake."""
         aside = self._file.with_name(f".{self._file.name}.{self._token}")
         with suppress(FileNotFoundError):
             self._file.rename(aside)
@@ -191,11 +191,11 @@ class StoreLock(StudyLock):
     """The lock of a study in an object store, as an object with a heartbeat.
 
     A write there never fails because another came first. So a process writes its name, waits, and holds the lock if its
-    name is still there. If two processes see it free, the one that writes last holds it.
+    name is still there. If two processes see it free, the later writer holds it.
     """
 
     def __init__(self, store: ByteStore, name: str, where: str) -> None:
-        """where: what messages call the study."""
+        """Make the lock of a study; messages call the study `where`."""
         super().__init__(Path(name))
         self._store, self._name, self._where = store, name, where
 
@@ -217,7 +217,7 @@ class StoreLock(StudyLock):
 
 
 def _birth(pid: int) -> str:
-    """When a process of this machine began, as the kernel counts; empty for one that does not live."""
+    """Return when a process of this machine began, as the kernel counts; empty if it does not live."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return "" if stat[0] == "Z" else stat[19]

@@ -1,10 +1,9 @@
 """A study that is kept in an object store, and its working copy on this machine.
 
 Whoever runs or reads a study works on a folder of this machine. If the study is kept under a URI, that folder is a copy
-below `$SCALESTUDY_HOME`: `work` for the process that runs it, `read` for those that look at it without disturbing the
-run, `seen` for a glimpse, from which a plan learns and a list is made. Records are written to the store first. An
-object exists only after its upload, so an interruption leaves no half record. Checkpoints and models are in the store
-alone.
+below `$SCALESTUDY_HOME`: `work` for the process that runs it, `read` for those that read it without disturbing the run,
+`seen` for the few files from which a plan learns and a list is made. Records are written to the store first. An object
+exists only after its upload, so an interruption leaves no half record. Only the store has checkpoints and models.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from scalestudy.training.whole_file import written_aside
 
 Use = Literal["work", "read", "seen"]
 NOT_COPIED = ("checkpoints/", "logs/", "driver.log", "lock", "probe-")
-"""How the names start of what a copy does not get: what is in use there, what is large, and what is no record."""
+"""Prefixes of names that a copy omits: files in use there, large files, and what is no record."""
 GLIMPSE = ("spec.yaml", "plan.json", "trials.jsonl", "summary.json")
 AT_ONCE = 16  # objects that are fetched at a time
 
 
 def open_store(uri: str, field: str = "storage") -> ArrowByteStore:
-    """The store at a URI, which serves as a folder's `Mirror` too.
+    """Return the store at a URI, which serves as a folder's `Mirror` too.
 
     field: what errors call the URI. Raises RequestError for one that can't be right, UnreachableError where nothing
     answers.
@@ -48,14 +47,14 @@ def open_store(uri: str, field: str = "storage") -> ArrowByteStore:
 
 
 def mirrored(address: str, use: Use) -> StudyFolder:
-    """The copy of a study on this machine as it is; it need not be there. Raises as `open_store`."""
+    """Return the copy of a study on this machine as it is; it may not exist yet. Raises as `open_store`."""
     _, name = parent_and_name(address)
     digest = hashlib.sha256(address.encode("utf-8")).hexdigest()[:8]
     return StudyFolder(home() / use / f"{name}-{digest}", open_store(address))
 
 
 def fetch(folder: StudyFolder) -> StudyFolder:
-    """Brings a study's records here, and takes away from the copy what the store has not.
+    """Copy a study's records here, and delete from the copy what the store does not have.
 
     Raises RequestError where the address is not a study's, UnreachableError where the store does not answer.
     """
@@ -80,7 +79,7 @@ def check_study(folder: StudyFolder) -> StudyFolder:
 
 
 def glimpses(storage: str) -> list[StudyFolder]:
-    """Copies of the studies under a URI, with no more than `GLIMPSE`, and the first and the last entry of the journal.
+    """Return copies of the studies under a URI, with `GLIMPSE` and the first and the last entry of the journal only.
 
     Raises RequestError for an address that can't be right, UnreachableError where nothing answers.
     """
@@ -101,7 +100,7 @@ def _in_glimpse(names: Collection[str]) -> Collection[str]:
 
 
 def store_of(folder: StudyFolder) -> ArrowByteStore:
-    """Where a mirrored study is kept."""
+    """Return where a mirrored study is kept."""
     assert isinstance(folder.mirror, ArrowByteStore)
     return folder.mirror
 
@@ -109,7 +108,7 @@ def store_of(folder: StudyFolder) -> ArrowByteStore:
 def _copy(
     store: ArrowByteStore, path: Path, wanted: Callable[[Collection[str]], Collection[str]] = lambda names: names
 ) -> None:
-    """Makes a folder hold the records of a store, of which `wanted` chooses by their names."""
+    """Make a folder hold the records of a store that `wanted` picks by their names."""
     stamps = {name: stamp for name, stamp in store.stamps().items() if _is_record(name)}
     stamps = {name: stamps[name] for name in stamps.keys() & wanted(stamps.keys())}
     known = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
@@ -122,8 +121,8 @@ def _copy(
 
 
 def _copy_file(store: ArrowByteStore, name: str, file: Path, stamp: Stamp) -> None:
-    """Written aside and renamed: another process may fill the same copy."""
-    with suppress(FileNotFoundError):  # the study goes on, and has deleted it
+    """Copy one file: write it aside and rename it, since another process may fill the same copy."""
+    with suppress(FileNotFoundError):  # the running study has deleted it
         data = store.read(name)
         file.parent.mkdir(parents=True, exist_ok=True)
         with written_aside(file, data) as aside:
@@ -141,7 +140,7 @@ def _is_record(name: str) -> bool:
 
 
 def clear(folder: StudyFolder) -> None:
-    """Takes a study away, here and there, whatever it is; best effort."""
+    """Delete a study, here and in its store, whatever is there; errors are ignored."""
     shutil.rmtree(folder.path, ignore_errors=True)
     with suppress(OSError):
         store_of(folder).clear()
@@ -154,7 +153,7 @@ def is_free(address: str) -> bool:
 
 
 def check_writable(address: str) -> None:
-    """Raises UnreachableError where a study could not be written: an object is, and taken away again."""
+    """Write an object and delete it. Raises UnreachableError where a study could not be written."""
     store, name = open_store(address), f"probe-{uuid4().hex}"
     with answering(address, "written"):
         store.write(name, b"probe")
@@ -163,7 +162,7 @@ def check_writable(address: str) -> None:
 
 @contextmanager
 def answering(address: str, done: str) -> Iterator[None]:
-    """Turns the failure of a store into an UnreachableError. done: the participle for its message, such as "read"."""
+    """Turn the failure of a store into an UnreachableError. done: the participle for its message, such as "read"."""
     try:
         yield
     except OSError as error:
@@ -173,9 +172,9 @@ def answering(address: str, done: str) -> Iterator[None]:
 
 
 def check_nodes(address: str, cluster: Cluster) -> None:
-    """Raises UnreachableError where a node can't read what the driver has written, or can't write.
+    """Raise UnreachableError where a node can't read what the driver has written, or can't write.
 
-    The nodes of a cluster that this process has started have its network and its environment.
+    A cluster that this process started is not asked: its nodes share this process's network and environment.
     """
     if cluster.started_here:
         return
@@ -194,7 +193,7 @@ def check_nodes(address: str, cluster: Cluster) -> None:
 
 
 def _reaches(address: str, name: str) -> str:
-    """Why a node can't use the store; empty where it can."""
+    """Return why a node can't use the store; empty where it can."""
     own = f"{name}-{uuid4().hex}"
     try:
         store = open_store(address)

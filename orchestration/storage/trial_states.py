@@ -1,4 +1,4 @@
-"""What a trial's training leaves in storage – checkpoints, and a model that may be the best."""
+"""What a trial's training leaves in storage: checkpoints, and a model that may be the best."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ logger = logging.getLogger(__name__)
 
 
 class TrialStates(Protocol):
-    """The states of a study's trials, by their ids. What can't be deleted stays: that costs no more than room."""
+    """The checkpoints and models of a study's trials, by trial id. What can't be deleted stays and costs only room."""
 
     def has_model(self, trial_id: str) -> bool:
         """Whether a trial's model is kept. Raises OSError where the storage fails."""
 
     def forget_checkpoints(self, trial_id: str) -> None:
-        """An ended trial does not go on; of what its training left, the model may be wanted."""
+        """Delete the checkpoints of an ended trial, which will not continue; keep its model."""
 
     def forget(self, trial_id: str) -> None:
-        """Neither checkpoints nor model are wanted any more."""
+        """Delete both checkpoints and model."""
 
 
 def states_of(folder: StudyFolder) -> TrialStates:
-    """Those of a study, in its folder or where it is kept."""
+    """Return the states of a study, in its folder or in its store."""
     return StoredStates(folder) if folder.mirror else LocalStates(folder)
 
 
 class LocalStates:
-    """In the study's folder. See TrialStates."""
+    """States in the study's folder. See TrialStates."""
 
     def __init__(self, folder: StudyFolder) -> None:
         self._folder = folder
@@ -60,7 +60,7 @@ class LocalStates:
 
 
 class StoredStates:
-    """In an object store, where the workers put them. See TrialStates."""
+    """States in an object store, where the workers put them. See TrialStates."""
 
     def __init__(self, folder: StudyFolder) -> None:
         self._folder = folder
@@ -91,7 +91,7 @@ class StoredStates:
 
 @contextmanager
 def written_to(where: str) -> Iterator[Path]:
-    """A file to be written that comes to lie there, at a path or a URI; nothing does where the block raises.
+    """Yield a file to write; its content goes to the path or URI `where` unless the block raises.
 
     Raises OSError where the storage fails or does not answer.
     """
@@ -108,7 +108,7 @@ def written_to(where: str) -> Iterator[Path]:
 
 @contextmanager
 def read_from(where: str) -> Iterator[Path]:
-    """A file of this machine with what lies there, at a path or a URI. Raises OSError where the storage fails."""
+    """Yield a file of this machine with the content of a path or a URI. Raises OSError where the storage fails."""
     if not is_uri(where):
         yield Path(where)
         return
@@ -121,7 +121,7 @@ def read_from(where: str) -> Iterator[Path]:
 
 @contextmanager
 def _silence_as_oserror() -> Iterator[None]:
-    """A storage that can't even be opened fails as one that is open does: by an OSError."""
+    """Turn a storage that can't be opened into an OSError, which one that fails later raises too."""
     try:
         yield
     except UnreachableError as error:

@@ -56,7 +56,7 @@ class Case:
         *,
         in_steps: bool = False,
     ) -> "Case":
-        """Gather the case. Without a recommended cell it has no places.
+        """Gather the case. If the recommendation names no cell, there are no places.
 
         recommendation: from `recommendation.choose`.
         """

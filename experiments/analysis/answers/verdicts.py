@@ -185,7 +185,7 @@ def unsteady(case: Case) -> Verdict | None:
 def not_sharded(case: Case) -> Verdict | None:
     """Find data that are not sharded: each worker goes through all of them.
 
-    Then steps an epoch do not fall as workers rise at the same batch a worker.
+    It shows in steps an epoch that do not fall as workers rise at the same batch a worker.
     """
     groups: dict[str, list[Row]] = {}
     for row in case.rows:

@@ -92,8 +92,8 @@ class Budget:
 def budget_of(config: TrainConfig, steps_per_epoch: int, tokens_an_example: float = math.nan) -> Budget:
     """Return the budget of a config, given the steps of a pass over the training set.
 
-    tokens_an_example: needed by a training in tokens. A timed training ignores `max_steps`: its rates are those of the
-    whole training. Raises InputError for evaluations that are more frequent than steps.
+    tokens_an_example: needed by a training in tokens. A timed training ignores `max_steps`: its rates are the whole
+    training's. Raises InputError for evaluations that are more frequent than steps.
     """
     if config.unit == "tokens":
         a_step = tokens_an_example * config.batch_size

@@ -13,7 +13,7 @@ from scalestudy.training.registry import INEXACT_SYNCS, OPTIMIZERS
 
 @dataclass(frozen=True, kw_only=True)
 class Contradiction:
-    """Two keys of a training whose values do not go together. The first is reported."""
+    """Two keys of a training whose values do not go together. The problem is reported at the first."""
 
     key: str
     applies: Callable[[Any], bool]

@@ -1,9 +1,9 @@
 """The seeds of every generator, taken from the trial, so that a used process trains like a fresh one.
 
 Independent of the world size: initial parameters, order of examples, augmentation, and the random numbers of a user's
-data set (both keyed by example; those of an iterable one by its pass). Dependent on it: random numbers inside the
-model, above all dropout. Each rank draws its masks from its own generator, seeded anew for each (seed, rank, period):
-repeatable at one world size, different at another.
+data set (both keyed by example; an iterable set's by its pass). Dependent on it: random numbers inside the model, above
+all dropout. Each rank draws its masks from its own generator, seeded anew for each (seed, rank, period): repeatable at
+one world size, different at another.
 """
 
 from __future__ import annotations

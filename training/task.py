@@ -29,10 +29,7 @@ class Task(Protocol):
     """What a study asks of a task. Every worker makes one for each trial, without arguments."""
 
     def forward(self, model: nn.Module, batch: Tree) -> Tree:
-        """Return the outputs, for the other methods.
-
-        It runs in the trial's precision; they get its tensors in float32.
-        """
+        """Return the outputs. It runs in the trial's precision; the other methods get its tensors in float32."""
 
     def loss(self, outputs: Tree, batch: Tree) -> tuple[torch.Tensor, Number]:
         """Return (sum, weight): a sum of losses, and what divides it into a mean, such as examples or unmasked tokens.
@@ -44,9 +41,7 @@ class Task(Protocol):
     def evaluate(self, outputs: Tree, batch: Tree) -> Mapping[str, Number]:
         """Return sums over a test batch by name, from which `finish` makes metrics.
 
-        They are numbers, or tensors such as class counts.
-
-        They are summed over all batches and workers.
+        They are numbers, or tensors such as class counts, and are summed over all batches and workers.
         """
 
     def finish(self, sums: Mapping[str, Any]) -> Mapping[str, float]:

@@ -38,10 +38,10 @@ def timing_trials(
 ) -> list[TrialPlan]:
     """Return the timing runs that a study needs when its sweep is over.
 
-    Each round times every kind of step once. The largest num_gpus comes first, so that the groups that the sweep has
-    left are used before others start; the next round goes back, so that it begins with the group at hand. A kind of
-    step is left out if no trial of it came to its end, or if none of these was disturbed. A factorised study times
-    every kind of step of its trainings with every num_gpus of its grid, disturbed or not.
+    Each round times every kind of step once. The largest num_gpus comes first, so that the sweep's last groups are used
+    before others start. The next round runs backwards, so that it begins with the group at hand. A kind of step is left
+    out if no trial of it came to its end, or if none of these was disturbed. A factorised study times every kind of
+    step of its trainings with every num_gpus of its grid, disturbed or not.
 
     Args:
         spec: of the study.

@@ -28,7 +28,7 @@ def _without_garbage_collection() -> Iterator[None]:
     """Switch off Python's garbage collector.
 
     The records of a large study are millions of objects without cycles. Searching them again and again takes a quarter
-    of the report's time. As a decorator it ends when they are freed, so that they are not searched then either.
+    of the report's time. Used as a decorator, it ends after they are freed, so that they are not searched then either.
     """
     enabled = gc.isenabled()
     gc.disable()

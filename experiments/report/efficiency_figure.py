@@ -208,7 +208,7 @@ def _why_no_law(summary: Summary, line: Line) -> str:
 def law_of(summary: Summary, rows: Sequence[Mapping[str, Any]]) -> LawCurve | None:
     """Return the law to draw through the speed-ups of one batch size, or None if the data identify none.
 
-    rows: its timings, which differ only in num_gpus. Flagged ones count if the laws were fitted to such as well.
+    rows: its timings, which differ only in num_gpus. Flagged timings count if the laws were fitted to them too.
     """
     params = rows[0]["params"]
     used = [row for row in rows if not row["flags"] or rests_on_flagged(summary, params)]
@@ -276,7 +276,7 @@ def _step_time_curve(summary: Summary, params: Mapping[str, Any], sizes: Sequenc
 def step_times(model: Mapping[str, Any]) -> StepTimes | None:
     """Return the law of a step's time on one node.
 
-    None if a parameter that it needs is not identified, or if workers spanned nodes: their number does not say how.
+    None if a parameter that it needs is not identified, or if workers spanned nodes: their number does not say which.
     """
     sizes = {point["num_gpus"] for point in model.get("points") or ()}
     known = all(identified(model.get(key)) for key in ("alpha_c", "beta_c", "alpha_r", "beta_r"))

@@ -180,12 +180,12 @@ NO_STEP = frozenset(name for name, field in Train.model_fields.items() if not af
 
 
 def result_keys(section: type[Section], plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a section, as plain data, a trial's id depends on: the values that are not the defaults."""
+    """Return a section's values, as plain data, that a trial's id depends on: those that are not the defaults."""
     return changed(section, plain, lambda affected: affected.result)
 
 
 def step_keys(section: type[Section], plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a section, as plain data, the time of a step depends on: the values that are not the defaults."""
+    """Return a section's values, as plain data, that the time of a step depends on, without the defaults."""
     return changed(section, plain, lambda affected: affected.step)
 
 

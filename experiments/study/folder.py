@@ -58,7 +58,7 @@ class StudyFolder:
 
     @property
     def version(self) -> Any:
-        """The version of the folder's files, which `PLAN_VERSION` is of those that this scalestudy writes."""
+        """The version of the folder's files. This scalestudy writes `PLAN_VERSION`."""
         return json.loads(self.plan_file.read_text("utf-8")).get("version")
 
     @property

@@ -45,10 +45,7 @@ class FileSource(Protocol):
         """Raise DataError, with the command that helps, unless the files are there. Read none."""
 
     def fetch(self, root: Path, folder: Path | None) -> list[Path]:
-        """Put the missing files there, verified, from a folder or the internet (None); return them.
-
-        May raise DataError.
-        """
+        """Put the missing files there, verified, from a folder or the internet (None); return them. DataError."""
 
 
 def remedy(name: str) -> str:

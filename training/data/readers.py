@@ -325,7 +325,7 @@ class StreamReader(_UserReader):
 def loader_processes(worker: Worker, seconds: float) -> int:
     """Return how many loader processes to start for this time of reading; 0: the training process reads.
 
-    They share the cores of the machine that no worker trains on. A daemon may not have children.
+    They get this worker's part of the machine's cores that no worker trains on. A daemon may not have children.
     """
     if seconds < LOADERS_PAY_FROM_SECONDS or multiprocessing.current_process().daemon:
         return 0
@@ -375,8 +375,8 @@ def fork_server(examples: object) -> BaseContext:
     fork; 0.8 s with spawn. Rejected: to fork the training process itself. Its process group, Ray and OpenMP run
     threads, and a fork may copy their locks while held.
 
-    The server imports what every loader process needs: this module, the data set's, and those of the main module, which
-    multiprocessing runs in each process (Ray's takes 0.3 s).
+    The server imports what every loader process needs: this module, the data set's, and the main module's imports,
+    which multiprocessing runs in each process (Ray's takes 0.3 s).
     """
     context = multiprocessing.get_context("forkserver")
     used_by_main = {value.__name__ for value in vars(sys.modules["__main__"]).values() if isinstance(value, ModuleType)}

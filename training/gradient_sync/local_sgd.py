@@ -28,9 +28,10 @@ class LocalSGDSync(GradientSync):
     The last step of an epoch ends with an average, so that evaluations and checkpoints see one model. With H = 1, no
     momentum and no clipping, a step equals the whole batch's.
 
-    Non-finite gradients: in a step that ends with an average, one collective tells all ranks before any updates. In the
-    other steps nothing is sent. A rank with such a gradient makes no more updates, and says so at the next average. So
-    all ranks stop updating at most H - 1 steps late. No rank ever takes parameters that stem from such a gradient.
+    Non-finite gradients: in a step that ends with an average, all ranks learn of it by one collective before any
+    updates. In the other steps nothing is sent. A rank with such a gradient makes no more updates, and says so at the
+    next average. So all ranks stop updating at most H - 1 steps late. No rank ever takes parameters that stem from such
+    a gradient.
     """
 
     exact = False

@@ -125,7 +125,7 @@ def _usable_target(by_target: dict[float, list[BatchPoint]], wanted: float | Non
 
 
 def learns_alike(spec: StudySpec, combination: Combination) -> bool:
-    """Whether what a step learns does not depend on num_gpus, rounding apart."""
+    """Whether a step learns the same with any num_gpus, apart from rounding."""
     inexact = inexact_findings(spec, lambda key: [setting(spec, combination, key)])
     return next(inexact, None) is None
 

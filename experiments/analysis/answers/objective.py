@@ -29,7 +29,7 @@ class Score:
     """
 
     value: float | None = None
-    """The objective's.
+    """The value of the objective.
 
     None is worse than every value: the point diverged, ran out of memory, missed the target, or failed with all its
     seeds.

@@ -245,7 +245,7 @@ class ValidRange:
         if not seconds.high or not seconds.low or seconds.high > WIDEST_RATIO * seconds.low:
             return (
                 f"a step may take anything from {seconds.low or 0:.3g} to {seconds.high or math.inf:.3g} s: laws that "
-                f"fit the timings alike part there; time steps with more than {self.counted[-1]} workers"
+                f"fit the timings equally well differ there; time steps with more than {self.counted[-1]} workers"
             )
         return None
 

@@ -156,7 +156,8 @@ def _serial(fitted: Callable[[], Estimate], why: str | None) -> Figure:
 
 
 def _curve(law: Usl, most: int) -> list[dict[str, Any]]:
-    """Draw the law's throughput with its band, from one worker to twice the most that were timed, evenly in logarithms.
+    """Return the law's throughput with its band, from one worker to twice the most that were timed, evenly in
+    logarithms.
 
     A law that the timings reject ends where they do.
     """

@@ -56,7 +56,7 @@ class Case:
         *,
         in_steps: bool = False,
     ) -> "Case":
-        """Gather the case. Without a recommended cell it has no places.
+        """Gather the case. If the recommendation names no cell, there are no places.
 
         recommendation: from `recommendation.choose`.
         """
@@ -185,7 +185,7 @@ def unsteady(case: Case) -> Verdict | None:
 def not_sharded(case: Case) -> Verdict | None:
     """Find data that are not sharded: each worker goes through all of them.
 
-    Then steps an epoch do not fall as workers rise at the same batch a worker.
+    It shows in steps an epoch that do not fall as workers rise at the same batch a worker.
     """
     groups: dict[str, list[Row]] = {}
     for row in case.rows:

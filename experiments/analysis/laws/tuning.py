@@ -26,7 +26,7 @@ anything is measured, about the middle of what was tried."""
 SCATTER = 0.1
 """Standard deviation of log S that finds where the law is made linear."""
 LEAST_PART = 0.03
-"""Least share of a step that a part is assumed to take when its precision is judged."""
+"""Least share of a step that a part counts for, so that a part fitted to almost nothing stays uncertain."""
 
 
 def law_of_steps(places: Vector, values: Vector, cells: Places) -> LinearLaw:

@@ -89,7 +89,8 @@ def study_cost(
 ) -> dict[str, Any]:
     """Return what the study took, in time and cost.
 
-    wall_seconds, train_seconds and worker_seconds (training, summed), critical_path_seconds, overhead_ratio, cost.
+    Keys: wall_seconds, train_seconds and worker_seconds (training, summed), critical_path_seconds, overhead_ratio,
+    cost.
 
     overhead_ratio = wall_seconds ÷ critical_path_seconds; 1 would be a study that did nothing but train. Evaluation
     counts as overhead, since train_seconds is time in steps only. wall_seconds: None takes the time from the first

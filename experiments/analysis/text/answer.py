@@ -55,8 +55,8 @@ def answer_lines(summary: Summary) -> list[str]:
 def answer(summary: Summary) -> list[Line]:
     """Answer in at most five lines.
 
-    They say what is fastest and cheapest, whether more workers were faster and why not, what more workers than were
-    measured would bring, and how sure that is.
+    The lines say what is fastest and cheapest, whether more workers were faster and why not, what more workers than
+    were measured would bring, and how sure that is.
     """
     chosen = chosen_lines(summary["recommendation"])
     scaling = [line for line in (scaling_line(summary), _verdict_line(summary)) if line is not None]

@@ -152,7 +152,7 @@ def _row_notes(row: Row) -> list[str]:
 
 
 def best_rows(summary: Summary, count: int) -> list[int]:
-    """Return positions of the best cells, in order: the recommended, the soonest, then those of the best metric."""
+    """Return positions of the best cells, in order: the recommended, the soonest, then by the metric."""
     metric, recommendation = metric_of(summary["study"]), summary["recommendation"]
     target = recommendation["target"]
     chosen = [recommendation[role] for role in ("recommended", "fastest", "cheapest", metric.choice_key)]

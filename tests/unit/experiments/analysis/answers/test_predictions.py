@@ -165,7 +165,7 @@ def test_a_step_of_which_too_little_is_known_is_no_prediction(cluster):
     part = predictions_part(throughput((1, 2, 4, 8, 16, 32, 64), noise=0.6, nodes=SEVERAL_NODES), efficiency())
     assert part["breaks_at"]["num_gpus"] > 64
     assert part["breaks_at"]["num_gpus"] <= predictions_part(cluster, efficiency())["rows"][-1]["num_gpus"]
-    assert "laws that fit the timings alike part there" in part["breaks_at"]["why"]
+    assert "laws that fit the timings equally well differ there" in part["breaks_at"]["why"]
 
 
 def test_an_epoch_s_smaller_last_batch_makes_no_share_too_small():

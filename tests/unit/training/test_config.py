@@ -126,6 +126,23 @@ def test_all_problems_are_told_at_once() -> None:
     assert pickle.loads(pickle.dumps(caught.value)).problems == caught.value.problems
 
 
+@pytest.mark.parametrize(
+    ("values", "fields"),
+    [
+        ({"metric": "foo", "lr_rule": "adascale", "optimizer": {"name": "adam"}}, ["metric", "lr_rule"]),
+        ({"optimizer": {"name": "adam", "momentum": 2}, "lr_rule": "adascale"}, ["optimizer.momentum", "lr_rule"]),
+        ({"tokens": 5}, ["tokens"]),  # without tokens there would be no length
+        ({"epochs": None, "steps": 0}, ["steps"]),
+        ({"epochs": 0, "steps": 3}, ["epochs"]),
+        ({"metric": 3, "task": "my:Task"}, ["metric"]),
+    ],
+)
+def test_values_are_compared_beside_a_faulty_one_but_not_with_it(values: dict[str, Any], fields: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig(batch_size=4, learning_rate=0.1, **values)
+    assert [problem.field for problem in caught.value.problems] == fields
+
+
 def test_numbers_are_kept_as_the_key_has_them() -> None:
     """A trial's id and a checkpoint's identity are made from the text of these numbers."""
     config = make_config(learning_rate=1, warmup_epochs=0, shards=(3, 1))

@@ -297,6 +297,11 @@ def test_a_wrong_key_of_train_hides_no_other():
     ]
 
 
+def test_an_unknown_model_hides_no_unknown_metric():
+    problems = problems_of("name: x\nworkload: {model: lenat, metric: foo}\ntrain: {tokens: 0}")
+    assert [problem.field for problem in problems] == ["workload.model", "workload.metric", "train.tokens"]
+
+
 def test_too_many_trials():
     text = "name: x\nsweep: {{seed: {0}, batch_size: {1}}}"
     spec_of(text.format(list(range(100)), list(range(1, 101))))  # 10,000

@@ -119,7 +119,6 @@ class Schedule:
     trials: tuple[TrialSpan, ...]
     groups: tuple[GroupSpan, ...]
     makespan: float  # from the first order to the last trial's end
-    lower_bound: float  # no schedule of these trials in this room is shorter, even without starts
 
 
 GROWING_CONCURRENCY = 1_000
@@ -127,7 +126,7 @@ GROWING_CONCURRENCY = 1_000
 
 
 def concurrency(sizes: Sequence[int], room: Room, grown: Grown | None = None) -> int:
-    """Trials at a time: one a machine if they have it to themselves, else as many of the smallest as fit.
+    """Return how many trials run at a time: one a machine if they have it to themselves, else as many as fit.
 
     grown: what an autoscaler may make of the room; None: there is none.
     """
@@ -142,23 +141,8 @@ def concurrency(sizes: Sequence[int], room: Room, grown: Grown | None = None) ->
     return max(1, int(now), int(later))
 
 
-def lower_bound(works: Sequence[Work], room: Room) -> float:
-    """The longest of: the longest trial, the work over the room, the trials that exclude one another.
-
-    No schedule is shorter.
-    """
-    if not works:
-        return 0.0
-    longest = max(work.duration for work in works)
-    shared = sum(work.duration * work.num_workers for work in works) / room.slots
-    alone = sum(work.duration for work in works if 2 * work.num_workers > room.slots)
-    machines = len({node.machine for node in room.nodes if node.slots})
-    one_a_machine = sum(work.duration for work in works) / machines if room.exclusive else 0.0
-    return max(longest, shared, alone, one_a_machine)
-
-
 def simulate(works: Sequence[Work], room: Room, costs: Costs = NO_COSTS) -> Schedule:
-    """Runs the trials in their order, on paper. Raises ValueError for a trial that the room can never take."""
+    """Simulate the trials in their order. Raises ValueError for a trial that the room can never take."""
     largest = max((work.num_workers for work in works), default=0)
     if largest > (most := largest_group(room.nodes)):
         raise ValueError(f"num_gpus: {largest}: there is room for {most} workers at a time")
@@ -168,7 +152,6 @@ def simulate(works: Sequence[Work], room: Room, costs: Costs = NO_COSTS) -> Sche
         trials=tuple(run.spans),
         groups=tuple(run.groups.values()),
         makespan=max((span.end for span in run.spans), default=0.0),
-        lower_bound=lower_bound(works, room),
     )
 
 

@@ -24,11 +24,12 @@ from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.cluster.connection import connect
 from scalestudy.orchestration.cluster.nodes import Node
-from scalestudy.orchestration.study.schedule import Costs, Room, Work, lower_bound, simulate
+from scalestudy.orchestration.study.schedule import Costs, Room, Work, simulate
 from scalestudy.orchestration.study.study import StudyResult
 from scalestudy.orchestration.sweep.sweep import HEAD_SHARE
 from tests.support.bench_models import NOTHING
 from tests.support.groups import group_pool
+from tests.support.schedules import lower_bound
 from tests.support.studies import write_spec
 from tests.support.tables import Part, Rows, print_parts
 

@@ -78,7 +78,7 @@ class GroupCallback(UserCallback):
             killed = killed_by_kernel(of_the_dead, here=ray.get_runtime_context().get_node_id())
         loss = Loss(incarnation=incarnation(), cause=cause, out_of_memory=killed)
         if not ray.get(self._pool.workers_lost.remote(self._group_id, loss), timeout=ANSWER_SECONDS):
-            raise NotWantedError(f"{self._group_id} was told to end")
+            raise NotWantedError(f"{self._group_id} was ordered to end")
 
 
 def died(errors: Mapping[int, BaseException]) -> set[int]:

@@ -18,7 +18,7 @@ GAUGES: Mapping[str, str] = {
     "scalestudy_trials": "Trials by status: waiting, running, or how they ended",
     "scalestudy_samples_per_second": "Training examples a second, all running trials together, by their last epochs",
     "scalestudy_busy_workers": "Share of the workers that the cluster has room for that train now",
-    "scalestudy_tracking_backlog": "Journal entries that MLflow has not got yet",
+    "scalestudy_tracking_backlog": "Journal entries that MLflow does not have yet",
 }
 """Names and meanings; Prometheus sees them as `ray_scalestudy_trials` and so on, with the tags study and status."""
 

@@ -46,4 +46,7 @@ class FirstTrials:
         same.append(trial)
         if all(each.cell == trial.cell for each in same):
             return None
-        return f"{len(same)} trials of different cells failed alike, and none has a result: {ended.error.message}"
+        return (
+            f"{len(same)} trials of different cells failed with the same error, and none has a result: "
+            f"{ended.error.message}"
+        )

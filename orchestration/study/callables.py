@@ -55,7 +55,7 @@ def import_path(function: Any, field: str) -> str:
         return SpecError([Problem(field=field, value=shown, line=None, message=problem, remedy=remedy)], SOURCE)
 
     if not name or not module:
-        raise refused("has no name of its own")
+        raise refused("has no name")
     if module == "__main__":
         raise refused("is defined in this session or script")
     if "<" in name:

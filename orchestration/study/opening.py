@@ -129,7 +129,7 @@ def with_failed(study: PreparedStudy, only: str | None = None) -> PreparedStudy:
     if only is not None and only not in causes:
         known = ", ".join(f"{cause} ({len(failed)})" for cause, failed in causes.items())
         remedy = f"name one of {known}" if causes else "leave --retry-failed out"
-        raise RequestError(f"--only: {only}: no trial of {study.study_id} failed by it", remedy)
+        raise RequestError(f"--only: {only}: no trial of {study.study_id} failed by this cause", remedy)
     again = [trial_id for cause, failed in causes.items() for trial_id in failed if only in (None, cause)]
     return replace(study, reopened=tuple(again))
 

@@ -67,7 +67,7 @@ def get_ready(
         _rehearse(to_rehearse(study), data_root, say)
     if study.state != "resumed":
         if plan.factorised and not spec.search.allow_inexact:
-            say(f"a try of {spec.workload.model}, whether it trains alike at every num_gpus")
+            say(f"a check that {spec.workload.model} trains the same at every num_gpus")
         check_exact(spec, plan, data_root)
     tracking = resolve_address(spec.tracking.uri)
     if study.state != "started":

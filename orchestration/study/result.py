@@ -132,13 +132,15 @@ def exit_code_of(
     """Decide the exit status of a run.
 
     A signal comes before all. 3 says that something was out of reach: the run broke off, its summary was not written,
-    or MLflow lacks events. 1 says that trials failed, and so does a run that its first trials ended by failing alike.
+    or MLflow lacks events. 1 says that trials failed, or that the run broke off because its first trials failed with
+    the same error.
 
     Args:
         summary: `summary.json`; None: it was not written.
         caught: the signal that stopped the run; None: no signal did.
         broken: why the run broke off; None: it did not.
-        failed_alike: whether it broke off because its first trials failed alike, which is a fault of the study's code.
+        failed_alike: whether it broke off because its first trials failed with the same error, a fault of the study's
+            code.
         unsent: events that MLflow did not get.
     """
     if caught is not None:

@@ -302,7 +302,7 @@ class TpeTrials:
     def _adopt(self, trial: TrialPlan, number: int) -> None:
         """Take in a point that an earlier run had and that this search would not have suggested."""
         logger.warning(
-            "point %d is not the one that was suggested before (another Optuna?); going on from both", number
+            "the search now suggests another point %d than before (another Optuna?) and goes on with both", number
         )
         replaced = self._asked[number - 1]
         if replaced.asks == [number]:

@@ -206,7 +206,7 @@ class Sweep:
         try:
             ended = ray.get(self._pool.stop.remote(trial_id, epoch))
         except ray.exceptions.RayError:
-            logger.exception("the pool is gone: %s is ended by the next sweep", trial_id)
+            logger.exception("the pool is gone: the next sweep ends %s", trial_id)
             return
         if ended is None:  # it was released
             self.end_cut_short()

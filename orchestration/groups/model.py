@@ -143,7 +143,7 @@ class TrialRequest:
     def seconds_without_room(self, room: int, now: float) -> float:
         """Return for how long the empty cluster has been too small for its workers.
 
-        room: of one group, that it holds now.
+        room: workers of one group that the empty cluster holds now.
         """
         if self.num_workers <= room:
             self.no_room_since = None

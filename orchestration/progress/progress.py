@@ -133,7 +133,7 @@ class StudyProgress:
 def sparkline(values: Sequence[float | None], width: int = 12, *, share: bool = True) -> str:
     """Return the last values as bars, one an epoch; a gap where there is none.
 
-    Bars reach from 0 to 1; or, for values that are no shares, from the smallest that is shown to the largest.
+    Bars reach from 0 to 1; for values that are no shares, from the smallest shown to the largest.
     """
     last = list(values)[-width:]
     known = [value for value in last if value is not None]

@@ -59,9 +59,9 @@ class StudyResult:
 
     @property
     def cells(self) -> DataFrame:
-        """A row for each cell: its parameters, its metric and times, with intervals where there are some.
+        """A row for each cell: its parameters, its metric and times, with intervals if there are some.
 
-        It is empty where the run was ended before its summary could be written.
+        Empty if the run ended before it could write its summary.
         """
         from pandas import DataFrame
 

@@ -298,7 +298,7 @@ class MlflowStore:
     def _trial_run(self, trial: TrialPlan, at: str) -> str:
         """Return the run of a trial; make it at its first event.
 
-        It gets a status once it has its parameters and its input.
+        Set its status once it has its parameters and its input.
         """
         trial_id = trial.trial_id
         if trial_id not in self.runs:

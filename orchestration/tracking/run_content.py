@@ -142,7 +142,7 @@ def flat_params(tree: Mapping[str, Any], sections: Sequence[str]) -> dict[str, A
 
 
 def final_metrics(line: Mapping[str, Any], targets: Sequence[float], metric: StudyMetric) -> dict[str, float]:
-    """Return what a trial's run gets at its end: best value, times, and the time to each target that it reached.
+    """Return the last metrics of a trial's run: best value, times, and the time to each target that it reached.
 
     line: of trials.jsonl. The result has the time to a target twice, once under a name that sorts first.
     """

@@ -169,7 +169,7 @@ class TrackingWriter:
 def catch_up(store: Store, entries: Iterable[Recorded], cursor: Cursor) -> int:
     """Write the entries that MLflow has missed, in order; return how many there were.
 
-    Raises whatever the store raises at several tries in a row; the next call goes on where this one stopped.
+    Raises what the store raises at several tries in a row; the next call continues where this one stopped.
     """
     coming, waiting = iter(entries), deque[Recorded]()
     count = failures = 0

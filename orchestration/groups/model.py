@@ -184,7 +184,7 @@ class Group:
     slots: dict[str, int]  # how many of its workers each node holds
     ordered_at: float
     tag: int = 0  # bytes of memory that each of its workers requests, which identify its placement group
-    start_began_at: float = 0.0  # when the present start of its workers began; None: none is under way
+    start_began_at: float = 0.0  # when the latest start of its workers began
     state: GroupState = "starting"
     idle_since: float | None = None
     incarnation: str = ""

@@ -86,7 +86,7 @@ def check_not_hidden(folder: Path) -> None:
 
 
 FROM_A_FOLDER = "0+unknown"
-"""The version of a package that is not installed but lies in a folder, such as one that travels with a job."""
+"""The version of a package that is not installed but is imported from a folder, such as one that travels with a job."""
 
 
 def version() -> str:

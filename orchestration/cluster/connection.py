@@ -80,7 +80,7 @@ def connect(address: str | None, *, num_cpus: int | None = None) -> Cluster:
         refused = isinstance(error, ray.exceptions.AuthenticationError)
         if refused or ":" in named:
             if not refused and is_without_nodes(named):  # asking without a token would end this process
-                why = "its head was drained or has died; what is left answers, and has no node"
+                why = "its head was drained or has died; the rest of it answers but has no nodes"
                 raise _no_cluster(named, why) from error
             raise _not_let_in(named or "auto", str(error)) from error  # something answered there
         raise _no_cluster(address, str(error)) from error
@@ -100,7 +100,9 @@ def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
     """
     import ray
 
-    home = Path(tempfile.mkdtemp(prefix="scalestudy-"))  # short: sockets lie under it, and their paths are bounded
+    home = Path(
+        tempfile.mkdtemp(prefix="scalestudy-")
+    )  # short: sockets are in it, and the length of their paths is limited
     variables = {"RAY_TMPDIR": str(home)} | ({} if LOOPBACK_ONLY in os.environ else {LOOPBACK_ONLY: "0"})
     os.environ.update(variables)
     read_loopback_variable(LOOPBACK_ONLY)

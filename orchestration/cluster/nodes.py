@@ -27,7 +27,7 @@ class Node:
 
     node_id: str
     slots: int
-    host: str = ""  # the machine's name; "": the node is a machine of its own
+    host: str = ""  # the machine's name; "": the node is the machine
     draining: bool = False
     taken: int = 0  # slots that other work on the cluster leaves no room for
     accelerator: str = ""  # the type of its GPUs, if workers get GPUs; "": unknown, or workers get none

@@ -115,7 +115,7 @@ def validate(
         for note in study.notes:
             print(note, file=sys.stderr)
         tried = shlex.join(["scalestudy", "plan", spec, "--rehearse"])
-        print(f"{spec} is valid; names of your own were not looked up: {tried} does that", file=sys.stderr)
+        print(f"{spec} is valid; the names of your code were not looked up: {tried} does that", file=sys.stderr)
 
 
 @app.command()

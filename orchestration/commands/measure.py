@@ -107,9 +107,9 @@ def _measured(cell: TrialPlan, data_root: Path, *, device: str, threads: int, li
 
 
 def time_training(config: TrainConfig, worker: Worker, seconds: float) -> dict[str, float | None]:
-    """Time the steps of a config on one worker, for so many seconds; return the figures of a `Timing`.
+    """Time the steps of a config on one worker for `seconds`; return the figures of a `Timing`.
 
-    Raises InputError for an iterable data set: nobody knows how long its epochs are.
+    Raises InputError for an iterable data set, since the length of its epochs is unknown.
     """
     from scalestudy.training.data.loading import load_splits
     from scalestudy.training.data.splits import Splits, TensorSplits

@@ -133,7 +133,9 @@ DataSet = Annotated[
 ]
 Address = Annotated[
     str | None,
-    typer.Option(help="auto: a running cluster; local: a new one of its own.", autocompletion=words("auto", "local")),
+    typer.Option(
+        help="auto: a running cluster; local: a new one for this command.", autocompletion=words("auto", "local")
+    ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", autocompletion=words("auto", "cpu", "cuda"))]
 By = Annotated[

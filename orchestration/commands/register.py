@@ -95,7 +95,7 @@ def register_recommended(path: str | Path, name: str) -> Registered:
                 load = f"load model/model.pt, an artifact of the run {run.info.run_id}, into the model by your code"
                 raise RequestError(f"DIR: {advice.study_id}: the model of {trial.name}: {why}", load)
         if kept := [trial.name for trial in trials if states_of(folder).has_model(trial.trial_id)]:
-            raise RequestError(f"tracking.uri: {address.shown}: has not got the model of {kept[0]}", remedy)
+            raise RequestError(f"tracking.uri: {address.shown}: does not have the model of {kept[0]}", remedy)
     except StudyError:
         raise
     except Exception as error:  # MLflow raises its own, SQLAlchemy's and the HTTP client's

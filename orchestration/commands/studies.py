@@ -128,7 +128,7 @@ def checked_place(storage: str) -> str:
     if not path.is_dir():
         raise RequestError(f"--storage: {storage}: there is no such folder", "name one that holds studies' folders")
     if StudyFolder(path).plan_file.exists():
-        raise RequestError(f"--storage: {storage}: is itself a study's folder", "name the folder that it lies in")
+        raise RequestError(f"--storage: {storage}: is itself a study's folder", "name the folder that contains it")
     return str(path)
 
 

@@ -39,7 +39,7 @@ MOVED = """<!DOCTYPE html>
 
 
 class WatchedStudy:
-    """A study as its journal shows it so far; watching does not disturb it. `page` is the file of the live page."""
+    """A study as its journal shows it so far; watching does not disturb it."""
 
     def __init__(self, address: str | Path) -> None:
         """Open the study at a folder or URI. Raises as `open_folder`, and RequestError for a broken file."""
@@ -47,7 +47,7 @@ class WatchedStudy:
         self.folder = open_folder(address)
         with readable(self.folder):
             self._spec, self._plan = spec_of(self.folder), self.folder.read_plan()
-        self.page = home() / "live" / f"{self.folder.study_id}.html"
+        self.page = home() / "live" / f"{self.folder.study_id}.html"  # the live page
         self.history = History()
         self.progress = StudyProgress(
             self._plan.by_id(), StudyMetric.of(self._spec.workload), expected=self._plan.expected_trials

@@ -308,8 +308,8 @@ class PoolClient:
     def wait_for(self, sent: Any) -> None:
         """Wait until a report has arrived.
 
-        A pool that is gone raises nothing here: `exit_asked` ends the trial then, on all ranks in one step. A rank that
-        left it alone would keep the others in a collective.
+        If the pool is gone, this raises nothing: `exit_asked` then ends the trial, on all ranks in one step. A single
+        rank that left it would keep the others in a collective.
         """
         import ray
         from ray.exceptions import ActorDiedError

@@ -51,7 +51,7 @@ class Beats:
             rank = min(there, key=lambda each: self.heard_at[each])
             silent = now - self.heard_at[rank]
             if silent > patience:
-                return f"rank {rank} was not heard of for {silent:.0f} s{self._doing(rank, ', last while ')}"
+                return f"rank {rank} sent nothing for {silent:.0f} s{self._doing(rank, ', last while ')}"
         still = now - self.moved_at
         if still <= patience:
             return None

@@ -25,8 +25,8 @@ TrainingStatus = Literal["finished", "at_target", "stopped", "diverged"]
 WITH_MODEL = ("finished", "at_target")
 """Statuses of trials that ended by themselves. The best one's model is kept."""
 FaultKind = Literal["exception", "out_of_memory", "collective", "storage", "device_lost"]
-"""What a rank met: the user's own exception, too little memory, a collective that lost a peer, a store that fails, a
-GPU that fails."""
+"""The kinds of a rank's fault: the user's exception, too little memory, a collective that lost a peer, a store that
+fails, a GPU that fails."""
 Beginning = Literal["started", "resumed", "extended"]
 """How a run of a study begins: anew, after an interruption, or with more trials than before."""
 STUDY_STOPPED = "stopped"

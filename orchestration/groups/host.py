@@ -141,7 +141,7 @@ class GroupHost:
                     self.cold_starts[group_id] = seconds
         except ray.exceptions.RayError as error:
             self.pool_lost = True
-            logger.warning("no more groups are started, their pool is lost: %s", error)
+            logger.warning("the pool is lost, so no more groups start: %s", error)
         self._ended.set()
 
     def _watch_nodes(self) -> None:
@@ -172,7 +172,7 @@ class GroupHost:
             wanted = ray.get(self.pool.share.remote(demand, self._long_unplaced(reservations)))
             self._wish.show(wanted, reservations, sharing.older_studies(reservations, job))
         except Exception as error:  # the cluster or the pool is gone: others notice that
-            logger.info("the pool can't be told the cluster's room: %s", error)
+            logger.info("can't tell the pool the cluster's room: %s", error)
 
     def _is_ours(self, reservation: Reservation) -> bool:
         return reservation.memory in self._tags or reservation.key == self._wish.key

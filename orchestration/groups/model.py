@@ -143,7 +143,7 @@ class TrialRequest:
     def seconds_without_room(self, room: int, now: float) -> float:
         """Return for how long the empty cluster has been too small for its workers.
 
-        room: of one group, that it holds now.
+        room: workers of one group that the empty cluster holds now.
         """
         if self.num_workers <= room:
             self.no_room_since = None
@@ -184,7 +184,7 @@ class Group:
     slots: dict[str, int]  # how many of its workers each node holds
     ordered_at: float
     tag: int = 0  # bytes of memory that each of its workers requests, which identify its placement group
-    start_began_at: float = 0.0  # when the present start of its workers began; None: none is under way
+    start_began_at: float = 0.0  # when the latest start of its workers began
     state: GroupState = "starting"
     idle_since: float | None = None
     incarnation: str = ""

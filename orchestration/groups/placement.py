@@ -227,8 +227,7 @@ class _Room:
         return slots if len(slots) <= most_nodes and not self.disturbs(slots) else None
 
     def evictions(self, size: int, most_nodes: int) -> Sequence[GroupView]:
-        """Return the fewest idle groups whose end makes room for this size on so many nodes; none if that does not
-        help.
+        """Return the fewest idle groups whose end makes room for this size on so many nodes; none if all would not.
 
         Groups that end already count as room to come. Of two ways that end equally many groups, the one that ends fewer
         workers is taken.

@@ -78,7 +78,7 @@ class GroupCallback(UserCallback):
             killed = killed_by_kernel(of_the_dead, here=ray.get_runtime_context().get_node_id())
         loss = Loss(incarnation=incarnation(), cause=cause, out_of_memory=killed)
         if not ray.get(self._pool.workers_lost.remote(self._group_id, loss), timeout=ANSWER_SECONDS):
-            raise NotWantedError(f"{self._group_id} was told to end")
+            raise NotWantedError(f"{self._group_id} was ordered to end")
 
 
 def died(errors: Mapping[int, BaseException]) -> set[int]:
@@ -239,8 +239,8 @@ def given_gpus() -> tuple[str, ...]:
 def join(rank: int, life: Life, config: ProcessGroupConfig) -> None:
     """Note the incarnation and join the process group. Runs on every worker.
 
-    The data's loaders learn from LOCAL_WORLD_SIZE, as from torchrun, with how many workers they share the machine. In a
-    cluster that is on the loopback interface alone, so are gloo's connections.
+    LOCAL_WORLD_SIZE tells the data's loaders, as with torchrun, how many workers share the machine. In a cluster that
+    uses the loopback interface alone, gloo's connections use it too.
     """
     _INCARNATION["id"] = life.incarnation
     os.environ["LOCAL_WORLD_SIZE"] = str(life.neighbours(rank))

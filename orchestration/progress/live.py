@@ -1,6 +1,6 @@
-"""How a running study is shown: a live table on a terminal, else a line an event; and `log.jsonl`, a line of JSON each.
+"""The display of a running study: a live table on a terminal, else a line an event; and `log.jsonl`.
 
-`log.jsonl` in the study's folder says what the driver did and met.
+`log.jsonl` in the study's folder logs what the driver did and met, a line of JSON each.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ logger = logging.getLogger(__name__)
 
 
 class View(Protocol):
-    """What the study tells whoever watches it."""
+    """The receiver of a study's progress."""
 
     def stage(self, text: str) -> None:
-        """Show that the study has come to a stage: connecting, starting, writing the report."""
+        """Show that the study has reached a stage: connecting, starting, writing the report."""
 
     def event(self, trial_id: str, event: TrialEvent) -> None:
         """Show a trial's event, after the progress has taken it."""
@@ -41,7 +41,7 @@ class View(Protocol):
 
 
 class Silent:
-    """Shows nothing: for --json and the Python interface."""
+    """A view that shows nothing: for --json and the Python interface."""
 
     def stage(self, text: str) -> None:
         """See View."""
@@ -54,7 +54,7 @@ class Silent:
 
 
 class Lines:
-    """One line an event: for a job's log, a pipe, a dumb terminal."""
+    """A view with one line an event: for a job's log, a pipe, a dumb terminal."""
 
     def __init__(self, progress: StudyProgress, screen: TextIO) -> None:
         self._progress = progress
@@ -80,7 +80,7 @@ class LiveTable:
     """The running trials, redrawn four times a second."""
 
     def __init__(self, progress: StudyProgress, console: Console, waiting: Callable[[], Mapping[str, float]]) -> None:
-        """waiting: what is being started, and for how many seconds."""
+        """Show the table. waiting: returns what is being started, and for how many seconds."""
         self._progress = progress
         self._waiting = waiting
         self._stage = "starting"
@@ -156,7 +156,7 @@ class Logged:
 
 
 EVENT_NAMES: Mapping[type, str] = {Running: "running", Retried: "retry", Ended: "ended"}
-"""Events that get a line, as `log.jsonl` names them."""
+"""Events that get a line, by their names in `log.jsonl`."""
 
 
 def event_text(event: TrialEvent, progress: StudyProgress) -> str | None:
@@ -199,20 +199,20 @@ class _LogFile(logging.Handler):
         self.setFormatter(JsonLines(study_id))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Append a line. A line that the storage does not take is lost; no study ends for want of its log."""
+        """Append a line. A line that the storage refuses is lost; a study does not end because its log fails."""
         with suppress(OSError), self._file.open("a", encoding="utf-8") as stream:
             stream.write(self.format(record) + "\n")
 
 
 class JsonLines(logging.Formatter):
-    """A log record as a line of `log.jsonl`."""
+    """The format of a log record as a line of `log.jsonl`."""
 
     def __init__(self, study_id: str) -> None:
         super().__init__()
         self._study_id = study_id
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one object: when, how grave, whose, about what, and a traceback if there is one."""
+        """Return one JSON object: time, level, logger, message, and a traceback if there is one."""
         known = {name: getattr(record, name, None) for name in ("trial_id", "event")}
         line: dict[str, Any] = {
             "at": utc_text(record.created),

@@ -18,7 +18,7 @@ GAUGES: Mapping[str, str] = {
     "scalestudy_trials": "Trials by status: waiting, running, or how they ended",
     "scalestudy_samples_per_second": "Training examples a second, all running trials together, by their last epochs",
     "scalestudy_busy_workers": "Share of the workers that the cluster has room for that train now",
-    "scalestudy_tracking_backlog": "Journal entries that MLflow has not got yet",
+    "scalestudy_tracking_backlog": "Journal entries that MLflow does not have yet",
 }
 """Names and meanings; Prometheus sees them as `ray_scalestudy_trials` and so on, with the tags study and status."""
 
@@ -64,7 +64,7 @@ class ProgressMetrics:
         pool: Callable[[], PoolSnapshot | None],
         backlog: Callable[[], int],
     ) -> None:
-        """pool: asks for the pool's snapshot. backlog: counts what waits for MLflow."""
+        """Prepare the thread. pool: asks for the pool's snapshot. backlog: counts the entries that wait for MLflow."""
         self._study, self._progress, self._pool, self._backlog = study_id, progress, pool, backlog
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
@@ -85,7 +85,7 @@ class ProgressMetrics:
             try:
                 for each in gauged(self._progress, self._pool(), self._backlog()):
                     gauges[each.name].set(each.value, tags={"study": self._study, "status": each.status})
-            except Exception as error:  # a study does not end for want of its gauges
+            except Exception as error:  # a study does not end because its gauges fail
                 logger.info("no metrics: %s", error)
             if self._closed.wait(PERIOD_SECONDS):
                 return

@@ -37,26 +37,26 @@ class RunningTrial:
 
     @property
     def samples_per_second(self) -> float | None:
-        """Of the last epoch that has it."""
+        """The rate of the last epoch that has one."""
         rates = [epoch.samples_per_second for epoch in self.epochs if epoch.samples_per_second is not None]
         return rates[-1] if rates else None
 
 
 @dataclass
 class StudyProgress:
-    """The state of a study as its events tell it."""
+    """The state of a study, folded from its events."""
 
     trials: dict[str, TrialPlan]  # by id; a search adds some later
     metric: StudyMetric = ACCURACY
-    expected: int | None = None  # trials of the study, None: those that are known
-    ended_before: int = 0  # by earlier runs of the study
+    expected: int | None = None  # number of trials of the study; None: the known ones
+    ended_before: int = 0  # number that earlier runs of the study ended
     started: float = field(default_factory=time.monotonic)
     running: dict[str, RunningTrial] = field(default_factory=dict)
     statuses: dict[str, str] = field(default_factory=dict)  # how each trial ended, timing runs left out
     timings: dict[str, str] = field(default_factory=dict)  # how each timing run ended
     best: tuple[float, TrialPlan] | None = None
     resting: dict[str, RunningTrial] = field(default_factory=dict)  # begun in an earlier run, and not taken up yet
-    stopping: bool = False  # the study ends before its time, by Ctrl-C for instance: what is in running is cut off
+    stopping: bool = False  # the study ends early, by Ctrl-C for instance: what is in `running` is cut off
 
     def catch_up(self, past: Iterable[tuple[str, TrialEvent]]) -> None:
         """Take the events of the study's earlier runs, (trial id, event) each."""
@@ -72,7 +72,7 @@ class StudyProgress:
         match event:
             case Running():
                 before = self.running.get(trial_id) or self.resting.pop(trial_id, None)
-                epochs = before.epochs if before else []  # an earlier attempt's epochs are not told again
+                epochs = before.epochs if before else []  # an earlier attempt's epochs are not repeated
                 self.running[trial_id] = RunningTrial(trial, event.attempt, epochs)
             case EpochDone():
                 if trial_id in self.running:
@@ -90,23 +90,23 @@ class StudyProgress:
 
     @property
     def total(self) -> int:
-        """Trials of the study, with those that are still to be suggested."""
+        """The number of trials of the study, including those that are still to be suggested."""
         known = len(self.trials) - self.total_timings
         return known if self.expected is None else max(self.expected, known)
 
     @property
     def total_timings(self) -> int:
-        """Timing runs of the study; 0 before its trials have ended."""
+        """The number of timing runs of the study; 0 before its trials have ended."""
         return sum(trial.kind == "timing" for trial in list(self.trials.values()))
 
     @property
     def elapsed_seconds(self) -> float:
-        """Since this run of the study began."""
+        """The seconds since this run of the study began."""
         return time.monotonic() - self.started
 
     @property
     def remaining_seconds(self) -> float | None:
-        """Time left at the pace so far; None before the first trial has ended, and while the study stops."""
+        """The time left at the pace so far; None before the first trial has ended, and while the study stops."""
         ended = len(self.statuses) - self.ended_before
         if not ended or self.stopping:
             return None
@@ -133,7 +133,7 @@ class StudyProgress:
 def sparkline(values: Sequence[float | None], width: int = 12, *, share: bool = True) -> str:
     """Return the last values as bars, one an epoch; a gap where there is none.
 
-    Bars reach from 0 to 1; or, for values that are no shares, from the smallest that is shown to the largest.
+    Bars reach from 0 to 1; for values that are no shares, from the smallest shown to the largest.
     """
     last = list(values)[-width:]
     known = [value for value in last if value is not None]

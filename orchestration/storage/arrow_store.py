@@ -209,7 +209,7 @@ def _problem(uri: str, error: Exception) -> str:
 
 
 def _base(filesystem: FileSystem) -> FileSystem:
-    """Return the file system that a subtree lies in."""
+    """Return the file system that contains a subtree."""
     while isinstance(filesystem, SubTreeFileSystem):
         filesystem = filesystem.base_fs
     return filesystem

@@ -72,13 +72,10 @@ def lock_of(folder: StudyFolder) -> StudyLock:
 
 
 class StudyLock:
-    """A lock held while a study runs: `with StudyLock(file): …`.
-
-    `lost` is called when another process has taken the lock, since this one was silent for too long.
-    """
+    """A lock held while a study runs: `with StudyLock(file): …`."""
 
     def __init__(self, file: Path) -> None:
-        self.lost: Callable[[], None] = lambda: None
+        self.lost: Callable[[], None] = lambda: None  # called when another process took the lock: this one was silent
         self._file, self._where = file, str(file.parent)
         self._token = uuid.uuid4().hex
         self._released = threading.Event()

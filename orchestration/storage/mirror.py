@@ -65,7 +65,7 @@ def fetch(folder: StudyFolder) -> StudyFolder:
 
 
 def check_study(folder: StudyFolder) -> StudyFolder:
-    """Returns the folder of a study that is in its store. Raises as `fetch`."""
+    """Return the folder of a study if it is in its store. Raises as `fetch`."""
     store = store_of(folder)
     with answering(folder.address, "read"):
         try:

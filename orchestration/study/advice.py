@@ -23,9 +23,9 @@ class Advice:
     """What to choose by a study's records."""
 
     data: dict[str, Any]  # for --json
-    lines: list[str]  # in words, as it prints
-    role: str  # of the cell that was asked for: recommended, fastest or cheapest
-    spec: StudySpec  # the study's, with the target, price and tolerance that were asked for
+    lines: list[str]  # in words, as the command prints them
+    role: str  # role of the requested cell: recommended, fastest or cheapest
+    spec: StudySpec  # the study's, with the target, price and tolerance of the request
     plan: Plan
     study_id: str
 
@@ -48,7 +48,7 @@ def advise(
     Adds to what `analysis.recommend` gives: `predictions` (the summary's, for the target that is answered, up to
     max_gpus) and `study` (the num_gpus that were measured, the device).
 
-    target: of whatever metric the study has. names: what an error calls a wish, if not by its name. Raises
+    target: of whatever metric the study has. names: what an error calls an argument, if not by its name. Raises
     RequestError for a request that can't be met, or for records that can't be read.
     """
     # these load SciPy, which a study that starts does not need
@@ -91,14 +91,14 @@ def advise(
         tolerance=tolerance,
         by=cast(By, by),
     )
-    if target is not None:  # the laws are asked for this target in place of the spec's own
+    if target is not None:  # the laws answer for this target instead of the spec's
         spec = spec.model_copy(update={"targets": spec.targets.model_copy(update={"accuracy": (target,)})})
     advice["predictions"] = predict(spec, plan, trials, advice, price=price, most_workers=max_gpus or MOST_WORKERS)
     choice = advice["choice"]
     measured = sorted({cell["num_gpus"] for cell in plan.cells})
     advice["study"] = {"num_gpus": measured, "device": choice.get("device")}
     lines = recommendation_lines(advice)
-    if by is not None and present(advice["fastest"]):  # else the choice is the best by the metric, the least of nothing
+    if by is not None and present(advice["fastest"]):  # else the best metric decides, and nothing is least
         lines = [f"Choose {choice['label']} (least {by}).", *lines]
     asked = {"price_per_gpu_hour": price, "tolerance": advice["tolerance"]}
     spec = spec.model_copy(update={"targets": spec.targets.model_copy(update=asked)})

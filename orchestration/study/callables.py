@@ -12,7 +12,7 @@ from scalestudy.training.registry import DATASETS, GRADIENT_SYNCS, LOSSES, METRI
 from scalestudy.training.section import Problem
 
 SOURCE = "spec"
-"""What errors call a spec that is no file."""
+"""How errors name a spec that is no file."""
 BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "model": MODELS,
     "data": DATASETS,
@@ -44,7 +44,7 @@ def plain_spec(value: Any, field: str = "") -> Any:
 def import_path(function: Any, field: str) -> str:
     """Return the name `package.module:name` of a callable, or its short name if it is a built-in one.
 
-    Workers are processes of their own and import it. Raises SpecError for one that can't be imported by its name.
+    Workers are other processes and import it. Raises SpecError for one that can't be imported by its name.
     """
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     shown = f"{module}:{name}" if name else repr(function)
@@ -55,7 +55,7 @@ def import_path(function: Any, field: str) -> str:
         return SpecError([Problem(field=field, value=shown, line=None, message=problem, remedy=remedy)], SOURCE)
 
     if not name or not module:
-        raise refused("has no name of its own")
+        raise refused("has no name")
     if module == "__main__":
         raise refused("is defined in this session or script")
     if "<" in name:

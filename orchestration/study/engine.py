@@ -27,7 +27,7 @@ from scalestudy.orchestration.sweep.sweep import HEAD_SHARE, Record, Sweep
 SHUTDOWN_SECONDS = 10.0
 DAY = 86_400.0
 POOL_CONCURRENCY = 10_000
-"""Long polls that may wait at a time."""
+"""Long polls that may wait at the same time."""
 
 
 def pool_actor() -> Any:
@@ -42,16 +42,13 @@ def pool_actor() -> Any:
 def collective_seconds(limits: Limits) -> float:
     """Return how long a rank waits for another: one may load, compile or write for as long as a trial may last.
 
-    The pool finds what hangs, and ends it, long before.
+    The pool finds a rank that hangs, and ends it, long before.
     """
     return min(max(60 * limits.trial_minutes, limits.stalled_seconds), DAY)
 
 
 class Engine:
-    """Everything of a study that runs on the cluster.
-
-    times_apart: whether its trials are to be timed by runs of their own, after them.
-    """
+    """All parts of a study that run on the cluster."""
 
     def __init__(
         self,
@@ -63,7 +60,7 @@ class Engine:
         growth: Growth | None,
         say: Callable[[str], None],
     ) -> None:
-        """The engine that a spec asks for, for trials of these sizes.
+        """Start the engine that a spec asks for, for trials of these sizes.
 
         growth: of the cluster's autoscaler; None: it has none. say: takes what trials wait for, from another thread.
         """
@@ -80,7 +77,7 @@ class Engine:
             failures_per_trial=spec.limits.failures_per_trial,
             trials_per_group=spec.limits.trials_per_group,
         )
-        self.times_apart = placed.rule == "packed, then timed"
+        self.times_apart = placed.rule == "packed, then timed"  # its trials are timed by separate runs, after them
         per_group, exclusive = spec.limits.trials_per_group, placed.rule == "exclusive"
         placement = wanted.placement
         self._room = schedule.Room(nodes=nodes, exclusive=exclusive, trials_per_group=per_group, placement=placement)
@@ -120,7 +117,7 @@ class Engine:
 
         if exclusive:
             self._room = replace(self._room, exclusive=True)
-            with suppress(ray.exceptions.RayError):  # the sweep finds out that a pool is gone
+            with suppress(ray.exceptions.RayError):  # the sweep will notice that the pool is gone
                 ray.get(self.pool.set_exclusive.remote())
         if not self._started:
             self._started = True
@@ -135,7 +132,7 @@ class Engine:
         )
 
     def _at_a_time(self) -> float:
-        """Return how many trials the cluster can use now. Where it may grow, one more waits than has room.
+        """Return how many trials the cluster can use now. If it may grow, one more waits than has room.
 
         An autoscaler adds nodes for that one. More of them would come too early for a search that learns from its
         trials.

@@ -20,7 +20,7 @@ from scalestudy.orchestration.tracking.entries import StudyJournal
 from scalestudy.orchestration.tracking.recorder import History, complete_trials
 
 Source = str | Path | Mapping[str, Any] | StudySpec
-"""A spec file, the name of a study of the catalogue, a dict of what a file would have, or the spec itself."""
+"""A spec file, the name of a study of the catalogue, a dict with the content of a file, or the spec itself."""
 
 
 def read_spec(source: Source, overrides: Sequence[str] = ()) -> StudySpec:
@@ -78,6 +78,6 @@ def readable(folder: StudyFolder) -> Iterator[None]:
     try:
         yield
     except SpecError:
-        raise  # says it better: file, line and field
+        raise  # its own message is better: file, line and field
     except (OSError, ValueError, KeyError) as error:
         raise request_error(error, "restore the file, or run the study again", f"DIR: {folder.address}") from error

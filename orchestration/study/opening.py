@@ -1,4 +1,4 @@
-"""A study that is about to run, before it writes: a new one, a resumed one, or one that is extended."""
+"""A study that is about to run, before it writes: new, resumed or extended."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SUGGESTED_FROM = ("workload", "train", "sweep", "resources", "targets")
 GROW = ("samples", "held_out")
 """Keys of `search` that an extended study may raise."""
 PROBE_BYTES = 200_000
-"""Room that a study must find at its start: less would not take its first records."""
+"""Room that a study needs at its start: with less, its first records would not fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +40,13 @@ class PreparedStudy:
     plan: Plan
     folder: StudyFolder
     study_id: str
-    history: History  # what earlier runs have left; empty for a new study
+    history: History  # the records of earlier runs; empty for a new study
     state: Beginning
-    reopened: tuple[str, ...] = ()  # failed trials that are to run again
+    reopened: tuple[str, ...] = ()  # failed trials that will run again
 
     @property
     def trials(self) -> dict[str, TrialPlan]:
-        """Every trial that is known, by its id: the plan's, and those that a search has made."""
+        """Every known trial by its id: the plan's, and those that a search has made."""
         return self.plan.with_trials(self.history.suggested.values()).by_id()
 
     def write(self) -> list[Path]:
@@ -68,7 +68,7 @@ class PreparedStudy:
     def discard(self, made: Iterable[Path]) -> None:
         """Delete a new study's folder, and the folders made for it that are empty, the nearest first.
 
-        It leaves a study alone that has run before.
+        It does not touch a study that has run before.
         """
         if self.state != "started":
             return
@@ -80,7 +80,7 @@ class PreparedStudy:
         if path not in made:
             path.mkdir()  # it was there, empty, before
         for parent in made[1:]:
-            with suppress(OSError):  # another study has begun in it
+            with suppress(OSError):  # another study may have begun in it
                 parent.rmdir()
 
 
@@ -117,10 +117,10 @@ def open_resumed(path: str | Path) -> PreparedStudy:
 
 
 def with_failed(study: PreparedStudy, only: str | None = None) -> PreparedStudy:
-    """Return the study with its failed trials to run again. only: those that failed by this cause, the kind of their
-    error.
+    """Return the study with its failed trials to run again.
 
-    Raises RequestError for a cause by which none has failed.
+    only: of these, those that failed by this cause, the kind of their error. Raises RequestError for a cause by which
+    none has failed.
     """
     causes: dict[str, list[str]] = {}
     for trial_id, line in study.history.ended.items():
@@ -129,7 +129,7 @@ def with_failed(study: PreparedStudy, only: str | None = None) -> PreparedStudy:
     if only is not None and only not in causes:
         known = ", ".join(f"{cause} ({len(failed)})" for cause, failed in causes.items())
         remedy = f"name one of {known}" if causes else "leave --retry-failed out"
-        raise RequestError(f"--only: {only}: no trial of {study.study_id} failed by it", remedy)
+        raise RequestError(f"--only: {only}: no trial of {study.study_id} failed by this cause", remedy)
     again = [trial_id for cause, failed in causes.items() for trial_id in failed if only in (None, cause)]
     return replace(study, reopened=tuple(again))
 
@@ -183,7 +183,7 @@ def new_study_id(spec: StudySpec) -> str:
     names = (stamp, *(f"{stamp}-{number}" for number in range(2, 1_000)))  # two studies may begin in one second
     storage = storage_of(spec)
     if is_uri(storage):
-        mirror.check_writable(storage)  # before it is asked for names: a bucket that is not there has none
+        mirror.check_writable(storage)  # before we read its names: a missing bucket has none
         return next(name for name in names if mirror.is_free(child(storage, name)))
     return next(name for name in names if not is_there(Path(storage) / name))
 

@@ -16,12 +16,12 @@ from scalestudy.orchestration.groups.events import Origin
 
 GIT_SECONDS = 5.0
 USER_KEY, COMMIT_KEY = "scalestudy_user", "scalestudy_git_commit"
-"""What `submit` tells the job of where it was submitted: on the cluster there is neither that user nor the .git."""
+"""What `submit` passes to the job: the cluster has neither that user nor the .git folder."""
 JOB_KEY = "job_submission_id"  # of Ray's own
 
 
 def origin_of(source: Any = None) -> Origin:
-    """Return where a run of a study comes from. What can't be found out is None.
+    """Return where a run of a study comes from. None: unknown.
 
     source: the spec as the user named it, a path or a name of the catalogue; anything else: the running script.
     """
@@ -55,13 +55,13 @@ def git_commit(folder: Path) -> str | None:
 
 
 def job_metadata(folder: Path) -> dict[str, str]:
-    """Return what a job gets to know of the place where it was submitted."""
+    """Return what `submit` passes to a job about the place of submission."""
     known = {USER_KEY: user_name(), COMMIT_KEY: git_commit(folder)}
     return {key: value for key, value in known.items() if value}
 
 
 def _told_by_the_job() -> Mapping[str, str]:
-    """Return the metadata of the Ray job that this process is; empty: it is none."""
+    """Return the metadata of the Ray job that this process runs; empty: it runs none."""
     try:
         metadata = json.loads(os.environ.get(JOB_CONFIG, "{}"))["metadata"]
         return {str(key): str(value) for key, value in metadata.items()}

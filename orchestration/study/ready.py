@@ -1,4 +1,4 @@
-"""Everything that may refuse a study, asked once before it starts: each refusal is one clear error."""
+"""Everything that may refuse a study, checked once before it starts: each refusal is one clear error."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """A study that nothing refuses any more, and what it runs with."""
+    """A study that passed every check, and what it runs with."""
 
     study: PreparedStudy
     data_root: Path
     tracking: TrackingAddress
     cluster: connection.Cluster
     placed: Placed
-    output: Output  # where everything goes that this process prints; it still waits for the study's folder
+    output: Output  # takes all that this process prints, and waits for the study's folder
 
 
 def get_ready(
     study: PreparedStudy, address: str | None, stack: ExitStack, say: Say = say_nothing, *, rehearsal: bool = True
 ) -> Ready:
-    """Ask everything that may refuse a study, the cheapest first. Of a new study it writes nothing.
+    """Run every check that may refuse a study, the cheapest first. It writes nothing for a new study.
 
     Args:
         study: new, resumed or extended.
         address: of the Ray cluster; see `cluster.connect`.
         stack: takes the redirected output and the cluster, which the study needs to its end.
         say: takes what comes next, before each wait.
-        rehearsal: whether the study is rehearsed.
+        rehearsal: whether to rehearse the study.
 
     Raises:
         RequestError: data, callables, a trial, a rehearsal, the tracking address or the cluster's size refuse it.
@@ -67,7 +67,7 @@ def get_ready(
         _rehearse(to_rehearse(study), data_root, say)
     if study.state != "resumed":
         if plan.factorised and not spec.search.allow_inexact:
-            say(f"a try of {spec.workload.model}, whether it trains alike at every num_gpus")
+            say(f"a check that {spec.workload.model} trains the same at every num_gpus")
         check_exact(spec, plan, data_root)
     tracking = resolve_address(spec.tracking.uri)
     if study.state != "started":
@@ -178,7 +178,7 @@ def known_trials(spec: StudySpec, plan: Plan) -> Sequence[TrialPlan]:
 
 
 def to_rehearse(study: PreparedStudy) -> list[TrialPlan]:
-    """Return the trials whose kinds are rehearsed: those without a result, and none of a study that goes on."""
+    """Return the trials whose kinds are rehearsed: those without a result; none if the study goes on."""
     ended = study.history.ended
     if study.state == "resumed" and (ended or study.history.open):
         return []
@@ -209,7 +209,7 @@ def check_configs(trials: Iterable[TrialPlan], data_root: Path) -> None:
 def check_exact(spec: StudySpec, plan: Plan, data_root: Path) -> None:
     """Check that the model of a factorised study trains the same at every num_gpus. Raises RequestError.
 
-    The name of a user's model does not tell. So the model is built and tried here, on a few examples.
+    The name of a user's model does not show it. So the model is built and tried here, on a few examples.
     """
     if plan.factorised is None or spec.search.allow_inexact:
         return

@@ -32,16 +32,16 @@ class StudyResult:
     folder: Path
     """The study's folder, with `report.html`, `summary.json` and `trials.jsonl`; the copy on this machine where the
     study is kept under a URI."""
-    address: str  # what commands take for the study: the folder, or the URI
+    address: str  # how commands name the study: the folder, or the URI
     summary: dict[str, Any] | None  # `summary.json`; None where the run was ended before it could be written
     exit_code: ExitCode  # the command's exit status
     tracking_uri: str  # where MLflow has the study, without a password
     broken: str | None  # why the sweep broke off before its end, or None
-    unsent: int  # events that MLflow did not get; `scalestudy ui DIR --sync` sends them
+    unsent: int  # number of events that MLflow lacks; `scalestudy ui DIR --sync` sends them
     cold_starts: dict[str, float]  # seconds from a group's order to its workers being ready, by group
     unsent_reason: str | None = None  # why MLflow lacks them, in one line; None: it has all
     wall_seconds: float | None = None
-    """Of the whole call, or of the whole command, with start-up and report; None where it is not known."""
+    """Time of the whole call, or of the whole command, with start-up and report; None: unknown."""
 
     @property
     def report(self) -> Path | None:
@@ -59,9 +59,9 @@ class StudyResult:
 
     @property
     def cells(self) -> DataFrame:
-        """A row for each cell: its parameters, its metric and times, with intervals where there are some.
+        """A row for each cell: its parameters, its metric and times, with intervals if there are some.
 
-        It is empty where the run was ended before its summary could be written.
+        Empty if the run ended before it could write its summary.
         """
         from pandas import DataFrame
 
@@ -87,16 +87,18 @@ class StudyResult:
         tolerance: float | None = None,
         by: str | None = None,
     ) -> Advice:
-        """Return what to choose, as `scalestudy recommend` says it: prints as sentences, `data` has the figures.
+        """Return what to choose, as `scalestudy recommend` does. It prints as sentences, and `data` has the figures.
 
-        target: of the study's metric; default: the spec's. Raises RequestError for a wish that can't be met.
+        target: of the study's metric; default: the spec's. Raises RequestError for a request that can't be met.
         """
         folder = StudyFolder(self.folder)
         return advise(folder, target=target, max_gpus=max_gpus, price=price, tolerance=tolerance, by=by)
 
     def raise_on_failure(self) -> Self:
-        """Return the result of a study that ended cleanly; raise StudyFailedError for any other, such as one with
-        failed trials, one that was stopped, or one that MLflow has not got all of."""
+        """Return this result if the study ended cleanly; raise StudyFailedError otherwise.
+
+        Failed trials, a stopped study, and one that MLflow lacks a part of are not clean.
+        """
         if self.exit_code == ExitCode.DONE:
             return self
         raise StudyFailedError(*failure_words(self), self.exit_code)
@@ -130,13 +132,15 @@ def exit_code_of(
     """Decide the exit status of a run.
 
     A signal comes before all. 3 says that something was out of reach: the run broke off, its summary was not written,
-    or MLflow lacks events. 1 says that trials failed, and so does a run that its first trials ended by failing alike.
+    or MLflow lacks events. 1 says that trials failed, or that the run broke off because its first trials failed with
+    the same error.
 
     Args:
         summary: `summary.json`; None: it was not written.
         caught: the signal that stopped the run; None: no signal did.
         broken: why the run broke off; None: it did not.
-        failed_alike: whether it broke off because its first trials failed alike, which is a fault of the study's code.
+        failed_alike: whether it broke off because its first trials failed with the same error, a fault of the study's
+            code.
         unsent: events that MLflow did not get.
     """
     if caught is not None:
@@ -152,8 +156,7 @@ def exit_code_of_signal(number: int) -> ExitCode:
 
 
 def trial_row(trial: Mapping[str, Any], metric: StudyMetric) -> dict[str, Any]:
-    """Return a line of trials.jsonl as a row: parameters, status, the metric after the last epoch and at its best,
-    times."""
+    """Return a line of trials.jsonl as a row: parameters, status, the last and the best metric, times."""
     epochs = trial.get("epochs") or []
     values = [epoch[metric.key] for epoch in epochs if epoch.get(metric.key) is not None]
     return {

@@ -48,33 +48,29 @@ from scalestudy.training.checkpoint.byte_store import is_name
 logger = logging.getLogger(__name__)
 
 ViewFactory = Callable[[StudyProgress, TextIO, Callable[[], dict[str, float]]], View]
-"""Makes a view of: the progress, the screen, and what is being started for how many seconds."""
+"""A function that makes a view from the progress, the screen, and what is being started for how many seconds."""
 
 ENGINE_STARTS = 3
 """Times that a run of a study starts its engine; each loss of the pool's actor costs one."""
 QUICK_SECONDS = 0.5
-"""What MLflow's writer, and the workers, may still take in a job that Ray will kill in three seconds."""
+"""Time for MLflow's writer, and for the workers, in a job that Ray will kill in three seconds."""
 
 
 class RunningStudy:
-    """Runs what is left of a study, and writes its report.
-
-    Attributes:
-        trials: every known trial by id; a search adds some.
-        stopping: set when the study is to end before its time.
-        broken: why it broke off; None: it did not.
-        failed_alike: whether it did because its first trials failed alike.
-    """
+    """The run of what is left of a study, with its report."""
 
     def __init__(self, ready: Ready, lock: StudyLock, view: ViewFactory | None, origin: Origin | None = None) -> None:
-        """lock: of the study's folder, which is written by now. view: None shows nothing. origin: of this run."""
+        """Prepare the run. lock: of the study's folder, which is written by now. view: None: show nothing.
+
+        origin: of this run.
+        """
         study = ready.study
         self.ready, self.lock = ready, lock
         self.spec, self.plan, self.folder, self.trials = study.spec, study.plan, study.folder, study.trials
         self.origin = origin
-        self.stopping = threading.Event()
-        self.broken: str | None = None
-        self.failed_alike = False
+        self.stopping = threading.Event()  # set when the study should end early
+        self.broken: str | None = None  # why the study broke off; None: it did not
+        self.failed_alike = False  # whether it broke off because its first trials failed in the same way
         self.first: FirstTrials | None = None
         if self.spec.limits.failures == "stop":
             self.first = FirstTrials(record["status"] for record in study.history.ended.values())
@@ -217,7 +213,7 @@ class RunningStudy:
             self._run_exclusive(wanted, "making {} timing runs, each with its machine to itself")
 
     def _run_exclusive(self, wanted: Sequence[TrialPlan], stage: str) -> None:
-        """Run those of these trials that have not ended, each with its machine to itself.
+        """Run those of these trials that have not ended, each alone on its machine.
 
         The plan does not have them, so they come into the journal first. stage: with a place for their number.
         """
@@ -234,7 +230,7 @@ class RunningStudy:
         return self.broken is not None or self.stopping.is_set()
 
     def _swept(self) -> list[TrialPlan]:
-        """Return the known trials of the sweep itself, without timing runs and held-out cells."""
+        """Return the known trials of the sweep, without timing runs and held-out cells."""
         trainings = [trial for trial in self.trials.values() if trial.kind == "training"]
         return [trial for trial in trainings if self.plan.is_swept(trial)]
 
@@ -256,10 +252,10 @@ class RunningStudy:
     def _take(self, trial_id: str, event: TrialEvent) -> JournalEvent | None:
         """Write an event, then show it; return what was written. No one sees an event until it is in the journal.
 
-        None: it is no news, or the study is closing.
+        None: it is no news, or the study closes.
         """
         if isinstance(event, Lost) and (self.stopping.is_set() or self.engine.check_lost()):
-            return None  # Tune has ended it because all ends; a later run, or the next engine, takes it up
+            return None  # Tune ended it with everything else; a later run, or the next engine, takes it up
         if self.lock_lost or self.storage_lost:
             return None  # an event was lost before it, and the journal has no gaps
         if isinstance(event, Suggested):
@@ -280,7 +276,7 @@ class RunningStudy:
         return written
 
     def _look_at_failure(self, alike: str | None) -> None:
-        """Stop the study if its first trials have failed alike. alike: how; None: they have not."""
+        """Stop the study if its first trials failed in the same way. alike: how; None: they did not."""
         if alike is not None and not self.stopping.is_set():
             self.broken, self.failed_alike = alike, True
             self.stop()
@@ -293,7 +289,7 @@ class RunningStudy:
         self.stop()
 
     def _lose_lock(self) -> None:
-        """Stop the study, and write nothing any more: another process runs it."""
+        """Stop the study, and write nothing from now on: another process runs it."""
         self.lock_lost = True
         self.writer.abandon()
         self.broken = "another process has taken the study's lock, because this one was silent for too long"
@@ -303,7 +299,7 @@ class RunningStudy:
         """Write the report and the study's last event; return the summary. None: there was no time or room for it."""
         self.lock.check()
         if self.lock_lost or (self.storage_lost and self.folder.mirror):
-            return None  # a bucket that does not answer takes long to say so each time
+            return None  # each request to a bucket that does not answer takes long
         summary = None
         if not (caught and caught[0] == signal.SIGTERM and inside_ray_job()):  # Ray kills a job in three seconds
             self.view.stage("writing the report")
@@ -314,7 +310,9 @@ class RunningStudy:
                 summary = self.recorder.finish()
             except OSError as error:
                 self._lose_storage(error)
-            except Exception as error:  # the records are there: `scalestudy report` can write it when it is mended
+            except (
+                Exception
+            ) as error:  # the records are safe: `scalestudy report` can write it once the cause is mended
                 logger.exception("the report was not written")
                 self.broken = self.broken or f"the report was not written: {describe(error)}"
         try:
@@ -324,7 +322,7 @@ class RunningStudy:
         return summary
 
     def _share_logs(self) -> None:
-        """Put logs and cursor into the object store, which gets them at the end of a run only."""
+        """Put logs and cursor into the object store, which gets them only at the end of a run."""
         if self.lock_lost or self.storage_lost or not self.folder.mirror:
             return
         try:
@@ -338,7 +336,7 @@ class RunningStudy:
 def stop_signals(stop: Callable[[], None]) -> Iterator[list[int]]:
     """Stop the study cleanly at Ctrl-C or SIGTERM; a second one gives up at once, with the exit status of the first.
 
-    Yields the list of those caught.
+    Yields the list of the signals caught.
     """
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():

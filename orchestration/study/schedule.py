@@ -1,4 +1,4 @@
-"""Which trials share a machine, and when each trial of a plan will run, by the engine's own decisions. Pure.
+"""Which trials share a machine, and when each trial of a plan will run, by the engine's decisions. Pure.
 
 The simulation hands in trials as Tune does, in the plan's order and so many at a time. `placement.decide` and
 `placement.ahead` decide as they will in the run, while a clock jumps from one end to the next. So the rule is written
@@ -22,7 +22,7 @@ Rule = Literal["exclusive", "packed", "packed, then timed"]
 
 
 def timing_rule(resources: Resources, device: str) -> Rule:
-    """How a study's trials share a machine; see docs/concepts.md, Timed alone.
+    """Return how a study's trials share a machine; see docs/concepts.md, Timed alone.
 
     "exclusive": one at a time. "packed": side by side where they fit. "packed, then timed": side by side, and then each
     kind of step timed by a run with a machine to itself. device: of the workers, "cpu" or "cuda".
@@ -33,7 +33,7 @@ def timing_rule(resources: Resources, device: str) -> Rule:
 
 
 def trainings_rule(resources: Resources, device: str, *, factorised: bool) -> Rule:
-    """How the trials of a study's sweep share a machine.
+    """Return how the trials of a study's sweep share a machine.
 
     A factorised study does not use the durations of its trainings. So they run side by side on a CPU too, unless the
     spec decides.
@@ -45,23 +45,20 @@ def trainings_rule(resources: Resources, device: str, *, factorised: bool) -> Ru
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """Where a study's trials run.
+    """Where a study's trials run."""
 
-    device: "cpu" or "cuda". nodes: those with room for workers. rule: of the sweep's trials.
-    """
-
-    device: str
-    nodes: tuple[Node, ...]
-    rule: Rule
+    device: str  # "cpu" or "cuda"
+    nodes: tuple[Node, ...]  # those with room for workers
+    rule: Rule  # of the sweep's trials
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A trial to be scheduled: its workers, and how long it trains."""
+    """A trial to schedule."""
 
     trial_id: str
     num_workers: int
-    duration: float
+    duration: float  # how long it trains
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +66,7 @@ class Costs:
     """What the engine adds, in seconds: medians of docs/results/engine.md, two cores."""
 
     start: float = 7.0  # from a group's order to its workers being ready
-    stop: float = 1.5  # from the word to end to its room being free
+    stop: float = 1.5  # from the order to end to its room being free
     trial: float = 0.1  # a trial in a warm group, beyond its training
 
 
@@ -87,7 +84,7 @@ class Room:
 
     @property
     def slots(self) -> int:
-        """Workers that run at a time."""
+        """The number of workers that run at a time."""
         return sum(node.slots for node in self.nodes)
 
 
@@ -107,9 +104,9 @@ class GroupSpan:
 
     group_id: str
     num_workers: int
-    nodes: int  # that its workers lie on
+    nodes: int  # of its workers
     ready: float  # when its workers can take a trial
-    served: int = 0  # trials
+    served: int = 0  # number of trials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +119,7 @@ class Schedule:
 
 
 GROWING_CONCURRENCY = 1_000
-"""Trials at a time where nobody knows how far the cluster may grow: the head takes no more of Tune's processes."""
+"""Trials at a time if nobody knows how far the cluster may grow: the head takes no more of Tune's processes."""
 
 
 def concurrency(sizes: Sequence[int], room: Room, grown: Grown | None = None) -> int:
@@ -170,10 +167,10 @@ class _Run:
     submitted: int = 0
     changes: list[tuple[float, int, str]] = field(default_factory=list)  # heap of (time, number, group that changes)
     numbered: int = 0
-    sizes_ahead: list[int] = field(default_factory=list)  # that have had no group, in the plan's order
+    sizes_ahead: list[int] = field(default_factory=list)  # of trials that have had no group, in the plan's order
 
     def go(self) -> None:
-        """Jumps from one moment at which groups change to the next, until every trial has ended."""
+        """Jump from one moment at which groups change to the next, until every trial has ended."""
         self.durations = {work.trial_id: work.duration for work in self.works}
         self.sizes_ahead = list(dict.fromkeys(work.num_workers for work in self.works))
         for _ in range(concurrency([work.num_workers for work in self.works], self.room) if self.works else 0):
@@ -186,14 +183,14 @@ class _Run:
             self._act()
 
     def _submit(self) -> None:
-        """Hands the next trial of the plan to the engine, as Tune does when one has ended."""
+        """Hand the next trial of the plan to the engine, as Tune does when one has ended."""
         if self.submitted < len(self.works):
             work = self.works[self.submitted]
             self.waiting.append(Request(trial_id=work.trial_id, num_workers=work.num_workers))
             self.submitted += 1
 
     def _act(self) -> None:
-        """Does what the engine decides now; starts groups ahead of need if no trial waits."""
+        """Do what the engine decides now; start groups ahead of need if no trial waits."""
         rules: Any = {"exclusive": self.room.exclusive, "placement": self.room.placement}
         for action in decide(self.room.nodes, [*self.views.values()], self.waiting, **rules):
             match action:
@@ -227,7 +224,7 @@ class _Run:
         heapq.heappush(self.changes, (until, self.numbered, group_id))
 
     def _change(self, group_id: str) -> None:
-        """A group is ready, has trained its trial, or is gone."""
+        """Change a group's state: it is ready, has trained its trial, or is gone."""
         view = self.views[group_id]
         if view.state == "stopping":
             del self.views[group_id]

@@ -41,23 +41,22 @@ def run_study(
     """Run a study and write its report.
 
     Args:
-        source: a spec file, or the name of a study of the catalogue; or the spec itself, as a dict of what a file
-            would have, or as a `StudySpec`. In a dict, model, data, loss, metric and task may be importable callables.
-        overrides: `key.path=value`, each put in place of what the file says.
+        source: a spec file, or the name of a study of the catalogue; or the spec itself, as a dict with the content of
+            a file, or as a `StudySpec`. In a dict, model, data, loss, metric and task may be importable callables.
+        overrides: `key.path=value`, each replacing a value of the file.
         address: of the Ray cluster; see `cluster.connect`.
         out: the study's folder, or its URI; by default a new one in the spec's `storage`.
         extend: the folder, or the URI, of a study that has run, to which the spec adds points, seeds or samples.
         view: makes what shows the progress; by default nothing is shown.
         say: takes what comes next, before each wait until there is progress to show.
-        rehearsal: whether a study of your own code first makes one step on the CPU here, which finds mistakes in
-            seconds.
+        rehearsal: whether a study of your code first makes one step on the CPU here, which finds mistakes in seconds.
 
     Returns:
-        Where the results lie, and how the study ended. Trials that fail don't raise.
+        Where the results are, and how the study ended. Failed trials do not raise.
 
     Raises:
         SpecError: the spec is wrong.
-        StudyError: data, cluster, storage or tracking store are not there; nothing was written.
+        StudyError: data, cluster, storage or tracking store are missing; nothing was written.
     """
     began = time.monotonic()
     prepare_environment()
@@ -85,12 +84,12 @@ def resume_study(
 
     Args:
         folder: the study's, or its URI.
-        retry_failed: whether trials that failed are run again, from their beginning.
+        retry_failed: whether failed trials run again, from their beginning.
         only: of these, those that failed by this cause, the kind of their error.
         address: as for `run_study`.
         view: as for `run_study`.
         say: as for `run_study`.
-        rehearsal: as for `run_study`; only of a study of which nothing has trained yet.
+        rehearsal: as for `run_study`; only for a study of which nothing has trained yet.
 
     Returns, and raises: as `run_study`; RequestError for a folder that is not a study's, whose spec was edited, or that
     another process runs.
@@ -121,7 +120,7 @@ def _run(
     """Run a study once. lock: of its folder; None: a new study, whose folder does not exist yet."""
     ready = get_ready(study, address, stack, say, rehearsal=rehearsal)
     stack.enter_context(outside_job_folder())
-    from scalestudy.orchestration.study.running import RunningStudy  # it takes Ray Train along
+    from scalestudy.orchestration.study.running import RunningStudy  # it imports Ray Train
 
     folder = study.folder
     if lock is None and folder.mirror:  # of two that choose one name in a bucket, the lock alone tells the first

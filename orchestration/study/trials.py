@@ -13,7 +13,7 @@ from scalestudy.training.config import TrainConfig
 
 
 def train_config(trial: TrialPlan, data_root: str | Path) -> TrainConfig:
-    """Return a trial's training configuration. Raises ConfigError for a training that can't be."""
+    """Return a trial's training configuration. Raises ConfigError for an impossible training."""
     plain = {
         **trial.workload,
         **trial.train,  # of a timing run, max_steps and min_seconds too
@@ -33,11 +33,11 @@ def order(
     *,
     stop_at: float | None = None,
 ) -> TrialOrder:
-    """Return what the pool is handed for a trial.
+    """Return the pool's order for a trial.
 
-    place: where the trial's checkpoints and, if it is the best, its model go: a path or a URI. so_far: what earlier
-    runs have left. stop_at: the target at which a training ends; a timing run is not evaluated. Raises ValueError for a
-    training that can't be.
+    place: where the trial's checkpoints and, if it is the best, its model go: a path or a URI. so_far: the record of
+    earlier runs. stop_at: the target at which a training ends; a timing run is not evaluated. Raises ValueError for an
+    impossible training.
     """
     return TrialOrder(
         trial_id=trial.trial_id,

@@ -1,10 +1,10 @@
 """Asynchronous successive halving (ASHA; Li et al. 2018, arXiv 1810.05934) over a study's trials.
 
 A trial that is among the worst at a rung – an evaluation after which a share of the trials goes on – is stopped there.
-Where a target is listed, the time to it counts, and only like is compared with like: an epoch has fewer steps and other
-seconds in a larger batch, so that the metric after equally many says nothing about which batch size is sooner at the
-target. `Asha` knows a trial by our id, which is the same in every run of a study. So a resumed study tells it the past,
-and it decides as it would have.
+If a target is listed, the time to it decides, and only trials of the same kind are compared: with a larger batch an
+epoch has fewer steps and takes other seconds, so the metric after equally many epochs does not show which batch size
+reaches the target sooner. `Asha` knows a trial by our id, which is the same in every run of a study. So a resumed study
+replays the past, and `Asha` decides as it would have.
 """
 
 from __future__ import annotations
@@ -22,15 +22,12 @@ from scalestudy.training.records import EpochRecord
 
 
 class Asha:
-    """Decides after each evaluation whether a trial goes on.
-
-    stopped: trials that were stopped, and after which evaluation.
-    """
+    """The rule that decides after each evaluation whether a trial goes on."""
 
     def __init__(self, spec: StudySpec) -> None:
-        """The ASHA that a spec asks for."""
+        """Make the ASHA that a spec asks for."""
         search = spec.search
-        self.stopped: dict[str, int] = {}
+        self.stopped: dict[str, int] = {}  # trial → evaluation after which it was stopped
         self._metric = StudyMetric.of(spec.workload)
         self._like_with_like = spec.hardest_target is not None
         self._stop_target = spec.stop_target
@@ -46,8 +43,8 @@ class Asha:
     def stops(self, trial: TrialPlan, record: EpochRecord) -> bool:
         """Return whether a trial stops after an evaluation.
 
-        The last evaluation is no rung. One without a finite value is skipped; the next one with a value is judged.
-        A training that ends at its target by itself is not stopped.
+        The last evaluation is no rung. One without a finite value is skipped; the next one with a value is judged. A
+        training that ends at its target by itself is not stopped.
         """
         trial_id, value = trial.trial_id, record.test_metric
         if trial_id in self.stopped:
@@ -68,9 +65,9 @@ class Asha:
         return True
 
     def _goes_on(self, rung: int, trial: TrialPlan, value: float) -> bool:
-        """Return whether it is among the best of the other trainings that have come to a rung. value: more is better.
+        """Return whether it is among the best of the trainings that have reached a rung. value: more is better.
 
-        The same training with another num_gpus learns the same: it counts once, and is no competitor of its own copy.
+        The same training with another num_gpus learns the same: it counts once, and does not compete with its copies.
         """
         kind, training = "", trial.trial_id
         if self._like_with_like:

@@ -34,18 +34,19 @@ Past = Sequence[tuple[str, JournalEvent]]
 
 OBJECTIVE = "objective"
 HITS = 3
-"""Times that a trial may be put off while none ends. Then it waits for an end; the study breaks off if all left do."""
+"""Times that a trial may be put off while none ends. Then it waits for an end; the study breaks off if all trials left
+do."""
 
 
 class Suggestion(NamedTuple):
     """The next trial."""
 
     trial: TrialPlan
-    point: int | None = None  # number of the point that it is of, from 1; None: it was planned from the start
+    point: int | None = None  # number of its point, from 1; None: the trial was planned from the start
 
 
 class TrialSource(Protocol):
-    """Where trials come from."""
+    """The origin of a search's trials."""
 
     def next(self) -> Suggestion | None:
         """Return the next trial; None: there are no more."""
@@ -68,17 +69,20 @@ class TrialSource(Protocol):
 
 
 class Search:
-    """Gives the sweep its trials and learns from their events.
+    """The source of the sweep's trials, which learns from their events.
 
     A trial that was put off comes again after all others.
     """
 
     def __init__(self, source: TrialSource, asha: Asha | None = None, trials: Iterable[TrialPlan] = ()) -> None:
-        """asha: decides which trials stop early; None: none does. trials: that it may ask for; suggested ones come
-        with their events."""
+        """Make a search over a source's trials.
+
+        asha: decides which trials stop early; None: no trial does. trials: the known ones; suggested ones come with
+        their events.
+        """
         self._source, self._asha = source, asha
         self._trials = {trial.trial_id: trial for trial in trials}
-        self._open: set[str] = set()  # trials that ASHA has seen an epoch of and that have not ended
+        self._open: set[str] = set()  # trials that have not ended and of which ASHA has seen an epoch
         self._running: set[str] = set()  # see `runs`
         self._put_off: list[str] = []
         self._hits: dict[str, int] = {}  # by trial: times that it was put off since a trial ended
@@ -95,7 +99,7 @@ class Search:
         return suggestion
 
     def _again(self) -> Suggestion | None:
-        """Return the first trial that was put off, but not so often that it waits until another has ended."""
+        """Return the first trial that was put off, unless that was so often that it waits until another has ended."""
         trial_id = next((each for each in self._put_off if self._hits.get(each, 0) < HITS), None)
         if trial_id is None:
             return None
@@ -107,14 +111,14 @@ class Search:
         return trial_id in self._running
 
     def put_off(self, trial_id: str) -> None:
-        """Put off a trial whose attempt was ended by a cause outside it."""
+        """Put off a trial whose attempt a cause outside it has ended."""
         self._running.discard(trial_id)
         self._put_off.append(trial_id)
         self._hits[trial_id] = self._hits.get(trial_id, 0) + 1
 
     @property
     def running(self) -> int:
-        """How many trials run, see `runs`."""
+        """The number of trials that run, see `runs`."""
         return len(self._running)
 
     @property
@@ -124,7 +128,7 @@ class Search:
 
     @property
     def gave_up(self) -> str | None:
-        """Why no trial that was put off comes again: each that is left was, `HITS` times, and none ended in between."""
+        """Why no trial that was put off comes again: each was put off `HITS` times, and none ended in between."""
         left = self._put_off
         if not left or self._running or any(self._hits.get(trial_id, 0) < HITS for trial_id in left):
             return None
@@ -163,8 +167,7 @@ class Search:
         return self._asha.stops(self._trials[trial_id], event.record)
 
     def cut_short(self) -> dict[str, int]:
-        """Return the last epochs of trials that ASHA has stopped and that have not ended, as after a cut between the
-        two."""
+        """Return the last epochs of trials that ASHA has stopped but that have not ended, as after a cut in between."""
         stopped = self._asha.stopped if self._asha else {}
         return {trial_id: epoch for trial_id, epoch in stopped.items() if trial_id in self._open}
 
@@ -214,12 +217,12 @@ class _Point:
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
     score: Score | None = None
     adopted: bool = False
-    """Its score is no suggestion's: an earlier run of the study had the point though this search has not suggested it,
-    or it was scored before a trial was reopened."""
+    """Whether its score came without this search's suggestion: an earlier run had the point though this search has not
+    suggested it, or it was scored before a trial was reopened."""
 
 
 class TpeTrials:
-    """Asks TPE for as many points as the spec has samples, and hands out their trials, one for each seed.
+    """Trials of the points that TPE suggests, as many as the spec has samples, one trial for each seed.
 
     The search sees a point as a whole: one score, when the last of its seeds has ended. A point that is suggested again
     is not run again. After a replay of an earlier run, in its order, it suggests what that run would have suggested.
@@ -234,15 +237,14 @@ class TpeTrials:
         self._left: dict[str, Suggestion] = {}
 
     def next(self) -> Suggestion | None:
-        """Return a trial of a point that was suggested and has not run; of the next point where there is none."""
+        """Return a trial of a suggested point that has not run, else of the next point."""
         while not self._left and len(self._asked) < self._spec.search.samples:
             self._ask()
         first = next(iter(self._left), None)
         return None if first is None else self._left.pop(first)
 
     def was_suggested(self, trial: TrialPlan, point: int) -> None:
-        """Take a trial that an earlier run was given: ask for as many points, and hand it out again unless it has
-        ended."""
+        """Take a trial of an earlier run: ask for as many points, and hand it out again unless it has ended."""
         while len(self._asked) < point:
             self._ask()
         if trial.trial_id not in self._point_of:
@@ -261,7 +263,7 @@ class TpeTrials:
             self._tell(point)
 
     def reopened(self, trial_id: str) -> None:
-        """Hand a trial out again. The score that its point had so far stays where it came; the new one comes too."""
+        """Hand a trial out again. The score that its point had stays with the search; the new one is added."""
         point = self._point_of.get(trial_id)
         if point is None:
             return
@@ -300,7 +302,7 @@ class TpeTrials:
     def _adopt(self, trial: TrialPlan, number: int) -> None:
         """Take in a point that an earlier run had and that this search would not have suggested."""
         logger.warning(
-            "point %d is not the one that was suggested before (another Optuna?); going on from both", number
+            "the search now suggests another point %d than before (another Optuna?) and goes on with both", number
         )
         replaced = self._asked[number - 1]
         if replaced.asks == [number]:
@@ -315,7 +317,7 @@ class TpeTrials:
 class Tpe:
     """Optuna's tree-structured Parzen estimator over a space, behind Tune's OptunaSearch.
 
-    A choice is categorical. Two equal spaces and seeds give the same points if the same scores are told.
+    A choice is categorical. The same space, seed and scores give the same points.
     """
 
     def __init__(self, space: Space, mode: str, seed: int) -> None:
@@ -324,7 +326,7 @@ class Tpe:
         from ray.tune.search.optuna import OptunaSearch
 
         self._space = space
-        # a choice is known by the number of its option, so that any value can be one
+        # the number of its option identifies a choice, so that any value can be one
         distributions: dict[str, Any] = {
             _name(choice): CategoricalDistribution(range(len(choice))) for choice in space.choices if len(choice) > 1
         }
@@ -344,7 +346,7 @@ class Tpe:
     def tell(self, number: int, score: Score) -> None:
         """Take the score of a point.
 
-        One without a value is a pruned trial of Optuna's, which it ranks below all others and learns from.
+        A score without a value is a pruned trial of Optuna's, which it ranks below all others and learns from.
         """
         name = str(number)
         if score.progress is not None:
@@ -352,7 +354,7 @@ class Tpe:
         self._search.on_trial_complete(name, None if score.value is None else {OBJECTIVE: score.value})
 
     def forget(self, number: int) -> None:
-        """Drop a point of which nothing will come: a failed trial of Optuna's, which it leaves out."""
+        """Drop a point that gets no score: a failed trial of Optuna's, which it leaves out."""
         self._search.on_trial_complete(str(number), error=True)
 
     def add(self, cell: Cell, score: Score) -> None:

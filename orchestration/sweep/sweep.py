@@ -1,4 +1,4 @@
-"""Runs a search's trials through Tune and the pool. Delivers events: journal first, then search, then ASHA."""
+"""The run of a search's trials through Tune and the pool. It delivers events: journal first, then search, then ASHA."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Record = Callable[[str, TrialEvent], JournalEvent | None]
-"""Writes a trial's event into the journal; returns what it wrote. None: it was no news, or the study is closing."""
+"""Writes a trial's event into the journal; returns what it wrote. None: the event was no news, or the study closes."""
 
 HEAD_SHARE = {"CPU": 0, "node:__internal_head__": 0.001}
-"""Tune trials take no CPU. Otherwise a two-core machine has no room for two workers."""
+"""Tune trials take no CPU. With one each, a two-core machine would have no room for two workers."""
 FOLLOWERS = 5
 """Tune processes that one trial may lose. The pool decides first, by its own budget."""
 
@@ -50,16 +50,16 @@ class LeaseOverError(RuntimeError):
 def follow_trial(config: dict[str, Any], pool: Any) -> None:
     """Ask for workers for one trial, and report its events to the last. This is the Tune trainable.
 
-    It never gives the workers back: it may be stopped or killed at any moment, and what it says may come late. Tune
-    starts another in its place, and the training goes on; or Tune has done with the trial, and the sweep says so. It
-    returns, too, when the trial is put off.
+    It never gives the workers back: it may be stopped or killed at any moment, and its reports may come late. Either
+    Tune starts another process in its place, and the training goes on; or Tune is done with the trial, and the sweep
+    gives the workers back. It also returns when the trial is put off.
 
     Args:
         config: `trial_id`, and `order`, the TrialOrder.
         pool: handle of the pool's actor.
 
     Raises:
-        LeaseOverError: another process of Tune follows the trial, or it was given back.
+        LeaseOverError: another process of Tune follows the trial, or its lease was given back.
     """
     import ray
     from ray import tune
@@ -85,22 +85,22 @@ class Sweep:
     def __init__(
         self, search: Search, *, pool: Any, order_of: Callable[[TrialPlan], TrialOrder], record: Record
     ) -> None:
-        """Takes what it works with.
+        """Make a sweep over one search.
 
         Args:
             search: gives the trials, and learns from them; it serves this sweep only.
             pool: handle of the pool's actor.
-            order_of: what to hand the pool for a trial, asked when it is about to start. A ValueError or StudyError of
-                it is the trial's failure, not the study's.
+            order_of: returns the order for the pool, just before a trial starts. A ValueError or StudyError from it is
+                the trial's failure, not the study's.
             record: called in this process, with the events of each trial in their order. A trial that the search has
                 made comes first as `Suggested`.
         """
         self._search, self._pool, self._order_of, self._record = search, pool, order_of, record
 
     def deliver(self, trial_id: str, event: TrialEvent) -> bool:
-        """Take every event of a trial: journal, then search, then ASHA; return whether the trial stops here.
+        """Hand an event of a trial on, to journal, then search, then ASHA; return whether the trial stops here.
 
-        An event counts once it is in the journal. What is no news goes no further.
+        An event counts once it is in the journal. An event that is no news goes no further.
         """
         written = self._record(trial_id, event)
         if written is None:
@@ -123,9 +123,9 @@ class Sweep:
 
         Args:
             concurrency: trials at a time, at the most.
-            at_a_time: asked before each trial: so many may run now.
-            folder: where Tune keeps its own files.
-            should_stop: asked between steps of the sweep; True ends it.
+            at_a_time: called before each trial: how many may run now.
+            folder: where Tune keeps its files.
+            should_stop: called between steps of the sweep; True ends it.
         """
         from ray import tune
 
@@ -134,7 +134,7 @@ class Sweep:
             tune.with_resources(tune.with_parameters(follow_trial, pool=self._pool), HEAD_SHARE),
             tune_config=tune.TuneConfig(
                 search_alg=_searcher(self, at_a_time),
-                num_samples=sys.maxsize,  # the search says when there are no more
+                num_samples=sys.maxsize,  # the search ends the trials
                 max_concurrent_trials=concurrency,
                 reuse_actors=True,
                 trial_name_creator=lambda trial: trial.config["trial_id"],
@@ -150,7 +150,7 @@ class Sweep:
             ),
         )
         analysis = logging.getLogger("ray.tune.analysis.experiment_analysis")
-        analysis.setLevel(logging.ERROR)  # it misses each trial's result files, which are not written
+        analysis.setLevel(logging.ERROR)  # it would complain about each trial's missing result files
         tuner.fit()
 
     def next_order(self) -> TrialOrder | None:
@@ -173,14 +173,14 @@ class Sweep:
             self.deliver(trial_id, Lost(status="stopped", last_epoch=epoch))
 
     def follower_failed(self, trial_id: str) -> None:
-        """Tune has given up a trial's process: the trial ends with what is recorded of it."""
+        """End a trial whose process Tune has given up, with what is recorded of it."""
         message = "the Tune process that followed this trial ended without a result; see driver.log"
         self.deliver(trial_id, Lost(error=TrialError(kind="tune_trial", message=message)))
         self.release(trial_id)
 
     @property
     def running(self) -> int:
-        """Trials that run."""
+        """The number of trials that run."""
         return self._search.running
 
     @property
@@ -189,7 +189,7 @@ class Sweep:
         return self._search.is_over
 
     def follower_ended(self, trial_id: str) -> None:
-        """Tune has done with a trial's process: the trial's lease is given back, or the trial was put off."""
+        """Give a trial's lease back once Tune is done with its process, unless the trial was put off."""
         if self._search.runs(trial_id):
             self._search.put_off(trial_id)
         else:
@@ -206,7 +206,7 @@ class Sweep:
         try:
             ended = ray.get(self._pool.stop.remote(trial_id, epoch))
         except ray.exceptions.RayError:
-            logger.exception("the pool is gone: %s is ended by the next sweep", trial_id)
+            logger.exception("the pool is gone: the next sweep ends %s", trial_id)
             return
         if ended is None:  # it was released
             self.end_cut_short()
@@ -232,7 +232,7 @@ def _searcher(sweep: Sweep, at_a_time: Callable[[], float]) -> Any:
             return {"trial_id": order.trial_id, "order": order}
 
         def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-            """Do nothing: the search has learnt it from the trial's own events."""
+            """Do nothing: the search has learnt it from the trial's events."""
 
         def save(self, checkpoint_path: str) -> None:
             Path(checkpoint_path).touch()  # Tune saves what it would restore; a study is resumed from its journal
@@ -244,10 +244,10 @@ def _searcher(sweep: Sweep, at_a_time: Callable[[], float]) -> Any:
 
 
 def _stopper(sweep: Sweep, should_stop: Callable[[], bool]) -> Any:
-    """Return what delivers every event, once, before anyone acts on it.
+    """Return a Tune stopper that delivers every event, once, before anything reacts to it.
 
     Tune asks its stopper about each result before all others. Rejected: its scheduler, which it skips for a trial that
-    is done already. As a process ends, Tune asks about its last result once more: that is no news.
+    is done already. When a process ends, Tune asks about its last result once more: that is no news.
     """
     from ray.tune.stopper import NoopStopper, Stopper
 
@@ -267,7 +267,7 @@ def _stopper(sweep: Sweep, should_stop: Callable[[], bool]) -> Any:
 
 
 def _callback(sweep: Sweep) -> Any:
-    """Return what ends trials whose Tune process died before reporting an end, and gives each lease back."""
+    """Return a Tune callback that ends trials whose process died before reporting an end, and gives leases back."""
     from ray import tune
 
     class StudyCallback(tune.Callback):

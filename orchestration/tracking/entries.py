@@ -29,7 +29,7 @@ class Recorded:
 
     number: int  # from 1, in the order of the events
     at: float  # seconds since 1970, by the driver's clock
-    trial_id: str  # whose event it is; empty for the study's own
+    trial_id: str  # the event's trial; empty for an event of the study itself
     event: JournalEvent | StudyEvent
     line: Mapping[str, Any] | None = None  # the trial's line of trials.jsonl; None: the event is no `Ended`
 

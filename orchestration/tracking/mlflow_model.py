@@ -18,21 +18,21 @@ from scalestudy.training.config import TrainConfig
 logger = logging.getLogger(__name__)
 
 MODEL = "scalestudy.model"
-"""Tag of a trial's run whose model was kept and is no model of MLflow's: why."""
+"""Tag of a trial's run whose model was kept but is no MLflow model: why."""
 
 
 def log_best_model(client: Any, run_id: str, config: TrainConfig, model_path: str) -> None:
     """Log a trained model to its trial's run, so that `mlflow.pytorch.load_model` gives it back.
 
-    A model that `torch.export` refuses, or that only a user's task knows how to call, is logged as its parameters'
-    file, with a tag that says why. The export is tried before MLflow is asked: a store that goes away in between is an
-    error, and is tried again.
+    A model that `torch.export` refuses, or that only a user's task knows how to call, is logged as a file of
+    parameters, with a tag that says why. The export is tried before MLflow is asked: if the store goes away in between,
+    that is an error, and the call is tried again.
 
     Args:
         client: an `MlflowClient`, which names the store.
         run_id: the trial's run.
         config: the trial's training configuration.
-        model_path: where its saved parameters lie, a path or a URI.
+        model_path: of its saved parameters, a path or a URI.
     """
     import torch
 
@@ -59,7 +59,7 @@ def _log_parameters(client: Any, run_id: str, file: str, why: str) -> None:
 
 
 def find_model(client: Any, run_id: str, status: str = "READY") -> str | None:
-    """Return the id of the model that was logged to a trial's run, by default a whole one; None: there is none."""
+    """Return the id of the model that was logged to a trial's run, by default a complete one; None: there is none."""
     experiment = client.get_run(run_id).info.experiment_id
     models = client.search_logged_models([experiment], filter_string=f"source_run_id = '{run_id}'")
     found = [model.model_id for model in models if model.status == status]
@@ -67,9 +67,9 @@ def find_model(client: Any, run_id: str, status: str = "READY") -> str | None:
 
 
 def register_model(client: Any, model_id: str, name: str) -> int:
-    """Register a logged model under a name; return the version. One that the name has already is found, not doubled.
+    """Register a logged model under a name; return the version. A model that the name already has is not added again.
 
-    Raises what MLflow raises, among it INVALID_PARAMETER_VALUE for a name that it does not take.
+    Raises what MLflow raises, among it INVALID_PARAMETER_VALUE for a name that it refuses.
     """
     import mlflow
 
@@ -77,7 +77,7 @@ def register_model(client: Any, model_id: str, name: str) -> int:
     for known in _versions(client, name):
         if known.source == source:
             return int(known.version)
-    with _default_store(client.tracking_uri), redirect_stderr(StringIO()):  # it tells there what we tell
+    with _default_store(client.tracking_uri), redirect_stderr(StringIO()):  # it would print there what we print
         return int(mlflow.register_model(source, name).version)
 
 
@@ -121,7 +121,7 @@ def _log_exported(client: Any, run_id: str, model: Any, example: Any) -> None:
         outputs=Schema([TensorSpec(np.dtype(output.dtype), (-1, *output.shape[1:]))]),
     )
     run = client.get_run(run_id)
-    model_id = find_model(client, run_id, "PENDING")  # of an earlier try that was not answered, or broke off
+    model_id = find_model(client, run_id, "PENDING")  # from an earlier try that got no answer, or broke off
     if model_id is None:  # by `Model.log` alone it would go to MLflow's default experiment
         params, experiment = run.data.params, run.info.experiment_id
         model_id = client.create_logged_model(experiment, name="model", source_run_id=run_id, params=params).model_id
@@ -143,7 +143,7 @@ def _log_exported(client: Any, run_id: str, model: Any, example: Any) -> None:
 def _default_store(uri: str) -> Iterator[None]:
     """Make a store MLflow's default for a while, since `Model.log` takes no other.
 
-    MLflow also puts its default into the environment. It is put back, or this process's next study would find it.
+    MLflow also puts its default into the environment. It is restored, or this process's next study would find it.
     """
     import mlflow
 

@@ -1,9 +1,9 @@
 """A study in MLflow: one run for the study, and under it one run a trial, written from the journal's entries.
 
 The experiment has the study's name. The study's run carries the answer as metrics, parameters and its note, and the
-report as an artifact. A trial's run carries the spec's parameters, and one point an epoch for each metric; a failed one
-its traceback. All runs have the data set as their input, and say who ran them, from what. `run_content` says what that
-is. The journal is all that is needed: what MLflow has missed is written from it later, by whichever process that is.
+report as an artifact. A trial's run carries the spec's parameters, and one point an epoch for each metric; a failed
+trial's run carries its traceback. All runs have the data set as their input, and name who ran them and from what.
+`run_content` makes all that. The journal is enough: any process can later write from it what MLflow missed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ ROLE, TRIAL_ID, STATUS, KIND = (f"scalestudy.{key}" for key in ("role", "trial_i
 CELL = "scalestudy.recommended"
 NOTE = "mlflow.note.content"
 RUN_STATUS = {"finished": "FINISHED", "at_target": "FINISHED", "stopped": "KILLED", "interrupted": "KILLED"}
-"""MLflow's word for ours; every other status is FAILED."""
+"""MLflow's status for ours; every other status is FAILED."""
 KIND_TAG = {"mlflow.experimentKind": "custom_model_development"}
 """Makes MLflow's pages open an experiment as model training, not as generative AI."""
 SECTIONS = ("workload", "train", "sweep", "search", "resources", "targets")
@@ -115,14 +115,14 @@ def runs_page(address: TrackingAddress, experiment_id: str) -> str:
 
 
 class NoRunError(Exception):
-    """MLflow has not got the run that an entry belongs to, and no later try will find it."""
+    """MLflow does not have the run that an entry belongs to, and no later try will find it."""
 
 
 class MlflowStore:
     """One study's runs in MLflow."""
 
     def __init__(self, address: TrackingAddress, study: TrackedStudy) -> None:
-        """Opens the store, and finds or makes the experiment. Raises what MLflow raises."""
+        """Open the store, and find or make the experiment. Raises what MLflow raises."""
         self.client, self.experiment_id = open_experiment(address, study.spec.tracking.experiment or study.spec.name)
         self._study = study
         self._study_id = study.folder.study_id
@@ -130,13 +130,14 @@ class MlflowStore:
         if folder.runs_page() != page:
             folder.write_json(folder.pages_file, {"experiment": page})
         self._runs: dict[str, str] | None = None
-        self._bare: set[str] = set()  # trials whose runs lack parameters and input: MLflow went away in between
-        self._origin: dict[str, str] | None = None  # tags of the study's last beginning; None: not asked for yet
+        self._bare: set[str] = set()  # trials whose runs lack parameters and input, because MLflow went away in between
+        self._origin: dict[str, str] | None = None  # tags of the study's last beginning; None: not read yet
 
     def write(self, entries: Sequence[Recorded], wrote: Wrote = ignore) -> None:
         """Write entries in order, neighbouring epochs of a trial in one call; writing twice changes nothing.
 
         wrote: called, again and again, with the number of the last entry that MLflow has.
+
         Logs and skips what MLflow refuses as wrong, and a file that has gone: either would hold up the rest for ever.
         Raises what MLflow raises if the store is out of reach.
         """
@@ -193,7 +194,7 @@ class MlflowStore:
             for key in [key for key in ORIGIN_TAGS if key in known.tags and key not in self._origin]:
                 self.client.delete_tag(run, key)  # of an earlier beginning, such as its job
         self._log_input(run, plain["workload"])
-        params = flat_params(plain, SECTIONS)  # MLflow lets none change: an extended study adds some
+        params = flat_params(plain, SECTIONS)  # MLflow lets none change; an extended study adds some
         self._log_params(run, {key: value for key, value in params.items() if key not in known.params})
         self._set_running(run)
         self.client.log_artifact(run, str(self._study.folder.spec_file))
@@ -207,7 +208,7 @@ class MlflowStore:
             gone = self._figures_gone(run, set(known.metrics) - set(answer.figures), at)
             metrics |= {**gone, **answer.figures}
             tags[CELL] = short_label(answer.cell) or "none"
-            if status == "finished":  # of a study that goes on, the answer may be another one tomorrow
+            if status == "finished":  # the answer of a study that goes on may change
                 self._log_params(run, answer_params(answer.cell, known.params))
         try:
             text = note(spec, json.loads(folder.summary_file.read_text(encoding="utf-8")))
@@ -220,7 +221,7 @@ class MlflowStore:
         self.client.set_terminated(run, RUN_STATUS[status], milliseconds(at))
 
     def _figures_gone(self, run: str, names: Iterable[str], at: str) -> dict[str, float]:
-        """NaN for figures of an earlier answer that the one of this moment has no more. MLflow forgets no metric."""
+        """Return NaN for figures of an earlier answer that the present one lacks. MLflow forgets no metric."""
         candidates = [name for name in names if name.startswith(RECOMMENDED)]
         return {
             name: math.nan
@@ -275,7 +276,7 @@ class MlflowStore:
 
     @property
     def runs(self) -> dict[str, str]:
-        """The study's runs by trial id, and its own by the study's id. Asked for once: no other process writes them."""
+        """The study's runs by trial id, and its own by the study's id. Read once: no other process writes them."""
         if self._runs is None:
             clause = study_filter(self._study_id)
             found: dict[str, str] = {}
@@ -297,7 +298,7 @@ class MlflowStore:
     def _trial_run(self, trial: TrialPlan, at: str) -> str:
         """Return the run of a trial; make it at its first event.
 
-        It gets a status once it has its parameters and its input.
+        Set its status once it has its parameters and its input.
         """
         trial_id = trial.trial_id
         if trial_id not in self.runs:
@@ -317,7 +318,7 @@ class MlflowStore:
     def _origin_of_runs(self) -> dict[str, str]:
         """Return the tags of the study's own run that say where it comes from.
 
-        A process that did not see it begin asks.
+        A process that did not see it begin asks MLflow.
         """
         if self._origin is None:
             tags = self.client.get_run(self._known_run(self._study_id)).data.tags
@@ -358,7 +359,7 @@ class MlflowStore:
 
 
 def is_bare(tags: Mapping[str, str]) -> bool:
-    """Return whether a trial's run was made, and has not got all that it begins with."""
+    """Return whether a trial's run was made, but lacks something that it begins with."""
     return TRIAL_ID in tags and STATUS not in tags
 
 
@@ -369,7 +370,7 @@ def _points(at: str, step: int, metrics: Mapping[str, float]) -> list[Metric]:
 
 
 def _is_refused(error: Exception) -> bool:
-    """Return whether MLflow will refuse the same at every later try."""
+    """Return whether MLflow will refuse the same thing at every later try."""
     if getattr(error, "error_code", None) == "BAD_REQUEST" and any(word in str(error) for word in PASSING):
         return False
     return isinstance(error, FileNotFoundError | NoRunError) or getattr(error, "error_code", None) in REFUSED

@@ -1,4 +1,4 @@
-"""The recorder, which writes a study's journal, trials.jsonl and best model; and the history that a journal tells."""
+"""The recorder, which writes a study's journal, trials.jsonl and best model; and the history folded from a journal."""
 
 from __future__ import annotations
 
@@ -38,28 +38,29 @@ from scalestudy.orchestration.tracking.run_content import answer_of
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter
 
 SHARE_SECONDS = 10.0
-"""Between two times that `trials.jsonl` goes to an object store."""
+"""Time between two writes of `trials.jsonl` to an object store."""
 
 
 @dataclass
 class History:
     """A study's journal, folded. Moments are seconds since 1970.
 
-    A trial that was reopened counts as begun: of its time before, only its attempts count, and in `past` its end.
+    A reopened trial counts as begun: from before, only its attempts count, and in `past` its end.
     """
 
     ended: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # ended trials → their lines of trials.jsonl
     open: dict[str, TrialRecord] = field(default_factory=dict)  # trials that have begun and not ended
     suggested: dict[str, TrialPlan] = field(default_factory=dict)  # trials that a search has made, in order
     past: list[tuple[str, JournalEvent]] = field(default_factory=list)  # every trial's events, in order
-    unjournalled: list[dict[str, Any]] = field(default_factory=list)  # lines of trials.jsonl that the journal has lost
+    unjournalled: list[dict[str, Any]] = field(default_factory=list)
+    """Lines of trials.jsonl that are missing in the journal."""
     reopened: set[str] = field(default_factory=set)  # trials that were reopened
     state: str = "new"  # or "running" (it may have been cut off), "stopped", "finished"
     origin: Origin | None = None  # of the last run of the study that has one
-    earlier_seconds: float = 0.0  # that earlier runs of the study took
-    told_seconds: float | None = None  # all runs, by the last event of the last one; None: it was cut off
-    began: float = 0.0  # this run's first event
-    last_seen: float = 0.0  # the last event
+    earlier_seconds: float = 0.0  # time that earlier runs of the study took
+    told_seconds: float | None = None  # of all runs, by the last event of the last one; None: it was cut off
+    began: float = 0.0  # moment of this run's first event
+    last_seen: float = 0.0  # moment of the last event
 
     @classmethod
     def of(cls, entries: Iterable[Recorded]) -> History:
@@ -71,16 +72,16 @@ class History:
 
     @property
     def wall_seconds(self) -> float:
-        """From the beginning to the last event of each run of the study, summed."""
+        """The time from the beginning to the last event of each run of the study, summed."""
         return self.wall_seconds_at(self.last_seen)
 
     @property
     def study_seconds(self) -> float:
-        """What a study that does not run took over all its runs: as its report says, else up to its last event."""
+        """The time of a study that does not run, over all its runs: from its report, else up to its last event."""
         return self.wall_seconds if self.told_seconds is None else self.told_seconds
 
     def wall_seconds_at(self, now: float) -> float:
-        """Return what a study that still runs has taken up to a moment, over all its runs."""
+        """Return the time of a study that still runs, up to a moment, over all its runs."""
         return self.earlier_seconds + now - self.began
 
     def take(self, entry: Recorded) -> None:
@@ -93,7 +94,7 @@ class History:
         self.last_seen = entry.at
 
     def is_news(self, trial_id: str, event: TrialEvent) -> bool:
-        """Return whether an event tells something new. See `TrialRecord.is_news`; a trial is suggested once."""
+        """Return whether an event is new. See `TrialRecord.is_news`; a trial is suggested once."""
         if isinstance(event, Reopened):
             return trial_id in self.ended
         if trial_id in self.ended:
@@ -103,7 +104,7 @@ class History:
         return self.open.get(trial_id, TrialRecord()).is_news(event)
 
     def record_of(self, trial_id: str) -> TrialRecord:
-        """Return what an earlier run, or an earlier engine, has left of a trial that has not ended."""
+        """Return the record that an earlier run, or an earlier engine, left of a trial that has not ended."""
         return deepcopy(self.open.get(trial_id, TrialRecord()))
 
     def _take_trial_event(self, entry: Recorded, event: JournalEvent) -> None:
@@ -124,7 +125,7 @@ class History:
         if line is not None:
             self.open[trial_id] = TrialRecord.reopened(Ended.from_facts(line))
         self.reopened.add(trial_id)
-        kept = (Suggested, Ended, Reopened)  # a search has acted on the end
+        kept = (Suggested, Ended, Reopened)  # a search has learnt from the end
         self.past = [(each, event) for each, event in self.past if each != trial_id or isinstance(event, kept)]
 
     def _take_study_event(self, event: StudyEvent, at: float) -> None:
@@ -213,7 +214,7 @@ class Recorder:
         self._note(self._journal.append(trial_id, event, line))
         self._folder.append_trial(line)
         if time.monotonic() - self._shared_at >= SHARE_SECONDS:
-            # an object store can't append: now and then it gets the file whole, which the journal can make again
+            # an object store can't append, so it gets the whole file now and then; the journal can restore it
             self._shared_at = time.monotonic()
             self._folder.share(self._folder.trials_file)
         before = self._best
@@ -252,12 +253,12 @@ class Recorder:
         return self.history.wall_seconds_at(time.time())
 
     def _note(self, entry: Recorded) -> None:
-        """Hand on what the journal has now."""
+        """Hand on an entry that the journal now has."""
         self.history.take(entry)
         self._writer.tell(entry)
 
     def _note_best(self, line: Mapping[str, Any]) -> bool:
-        """Remember a trial if it is the best so far of those whose model is there; return whether it is."""
+        """Remember a trial if it is the best so far of those whose model exists; return whether it is."""
         value = line["epochs"][-1].get(self._metric.key) if line["epochs"] else None
         if line["status"] not in WITH_MODEL or value is None:
             return False

@@ -1,4 +1,4 @@
-"""What a study's runs in MLflow say: names, parameters, metrics, tags, data sets. Pure.
+"""The content of a study's runs in MLflow: names, parameters, metrics, tags, data sets. Pure.
 
 MLflow sorts columns, charts and comparisons by name. So a trial's run has its time to the target as `at_0.85_seconds`
 too, which sorts before `best_test_accuracy`, which sorts before the rest. A run's page begins with the description.
@@ -27,14 +27,13 @@ from scalestudy.training.registry import DATASETS
 LONGEST_TAG = 1_000
 """Characters; MLflow cuts tags at 8,000, and a table of runs shows far fewer."""
 LETTERS: Mapping[str, str] = {"num_gpus": "w", "batch_size": "b", "learning_rate": "lr", "seed": "s"}
-"""What parameters are called in a run's name: the columns of MLflow's tables cut a longer one."""
+"""Short names of parameters in a run's name: the columns of MLflow's tables cut a longer one."""
 DIGEST_DIGITS = 12
 
 
 # --- a study's run ------------------------------------------------------------------------------------------------
 def answer_of(summary: Mapping[str, Any]) -> StudyAnswer:
-    """Return what the study's run says of its answer, from `summary.json`: the recommended cell, and figures of
-    METRICS."""
+    """Return the answer for the study's run, from `summary.json`: the recommended cell, and figures of METRICS."""
     metric = StudyMetric(**summary["study"]["metric"])
     end = "high" if metric.mode == "max" else "low"
     best = metric.best(row[metric.best_key][end] for row in summary["cells"] if present(row[metric.best_key]))
@@ -61,10 +60,10 @@ def answer_of(summary: Mapping[str, Any]) -> StudyAnswer:
 
 
 def answer_params(cell: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, str]:
-    """Return the parameters that the study's run lacks of an answer: `recommended.num_gpus` and so on.
+    """Return the parameters of an answer that the study's run lacks: `recommended.num_gpus` and so on.
 
-    MLflow lets no parameter change. Another answer, which a study gives after it was extended, is
-    `recommended.2.num_gpus`; the metrics and the tag are those of the last answer.
+    MLflow lets no parameter change. After an extension the study may give another answer: that is
+    `recommended.2.num_gpus`. The metrics and the tag are those of the last answer.
     """
     number = 1
     while cell:
@@ -114,7 +113,7 @@ def mlflow_name(kind: str, params: Mapping[str, Any]) -> str:
 
 
 def short_label(params: Mapping[str, Any]) -> str:
-    """Return the parameters of a trial or a cell, in as few characters as can be read."""
+    """Return the parameters of a trial or a cell in few characters."""
     words = []
     for key, value in params.items():
         text = value_text(value)
@@ -130,7 +129,7 @@ def trial_params(trial: TrialPlan) -> dict[str, Any]:
 
 
 def flat_params(tree: Mapping[str, Any], sections: Sequence[str]) -> dict[str, Any]:
-    """Nested sections as dotted names and values."""
+    """Return nested sections as dotted names and values."""
 
     def flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(value, dict) and value:
@@ -143,7 +142,7 @@ def flat_params(tree: Mapping[str, Any], sections: Sequence[str]) -> dict[str, A
 
 
 def final_metrics(line: Mapping[str, Any], targets: Sequence[float], metric: StudyMetric) -> dict[str, float]:
-    """Return what a trial's run gets at its end: best value, times, and the time to each target that it reached.
+    """Return the last metrics of a trial's run: best value, times, and the time to each target that it reached.
 
     line: of trials.jsonl. The result has the time to a target twice, once under a name that sorts first.
     """
@@ -176,7 +175,7 @@ def trial_note(
 
 
 def trial_tags(ended: Ended) -> dict[str, str]:
-    """Return the tags of an ended trial's run beside its status, among them what training has chosen by itself."""
+    """Return the tags of an ended trial's run beside its status, among them what training chose by itself."""
     tags = {}
     for name, value in ended.details.items():
         tags[f"scalestudy.{name}"] = (value if isinstance(value, str) else json.dumps(value))[:LONGEST_TAG]
@@ -205,10 +204,10 @@ class DataSet:
 
     @classmethod
     def of(cls, workload: Mapping[str, Any]) -> DataSet:
-        """Return the data set of a spec's workload. Nothing is loaded: of files, their published checksums are in the
-        digest.
+        """Return the data set of a spec's workload.
 
-        Of a user's callable only its name and arguments are known.
+        Nothing is loaded: for files, the digest holds their published checksums. Of a user's callable only its name and
+        arguments are known.
         """
         name, arguments = workload["data"], workload["data_args"]
         files = SOURCES.get(name)

@@ -1,6 +1,6 @@
-"""Which MLflow, and does it answer.
+"""Which MLflow a study uses, and whether it answers.
 
-Reads only. MLflow's own client would try for a minute, and report a database that is down as "too many 500 error
+This file only reads. MLflow's client would try for a minute, and report a database that is down as "too many 500 error
 responses".
 """
 
@@ -24,10 +24,10 @@ SQLITE = "sqlite:///"
 SQLITE_HEADER = b"SQLite format 3\0"
 PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
 DATABASES = {"postgresql": "connect_timeout", "mysql": "connect_timeout", "mssql": "timeout"}
-"""Databases that MLflow uses without a server, and what their drivers call the seconds to wait for one."""
+"""Databases that MLflow uses without a server, and their drivers' names for the seconds to wait for one."""
 ANSWER_SECONDS = 5.0
 ASK_SECONDS = 20
-"""A server's first answer may wait for its database, or for a bucket."""
+"""Limit for a server's first answer, which may wait for its database, or for a bucket."""
 EXPERIMENTS = "/api/2.0/mlflow/experiments/search"
 EXPERIMENT_BY_NAME = "/api/2.0/mlflow/experiments/get-by-name"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
@@ -55,20 +55,20 @@ class TrackingAddress:
 
     @property
     def is_server(self) -> bool:
-        """Whether it is an MLflow server, which has pages of its own."""
+        """Whether it is an MLflow server, which serves its pages itself."""
         return self.uri.startswith(("http://", "https://"))
 
     @property
     def is_there(self) -> bool:
-        """False for a database file that nobody has made yet."""
+        """Whether its database file exists; true for every other address."""
         return not self.uri.startswith(SQLITE) or Path(self.uri.removeprefix(SQLITE)).exists()
 
 
 def resolve_address(uri: str | None) -> TrackingAddress:
     """Return the address of the spec, else MLFLOW_TRACKING_URI, else `mlflow.db` in the current folder.
 
-    A study's own spec.yaml holds the address without its password. The password then comes from MLFLOW_TRACKING_URI if
-    that names the same place; else MLflow or the database looks for it (PGPASSWORD).
+    A study's spec.yaml holds the address without its password. The password then comes from MLFLOW_TRACKING_URI if that
+    names the same place; else MLflow or the database looks for it (PGPASSWORD).
     """
     given = os.environ.get("MLFLOW_TRACKING_URI")
     named = uri or given or "sqlite:///mlflow.db"
@@ -83,7 +83,7 @@ def resolve_address(uri: str | None) -> TrackingAddress:
 
 
 def without_login(uri: str) -> str:
-    """Return a server's URI without its user name and password. They move to the variables that MLflow's client reads.
+    """Return a server's URI without user name and password, which move to the variables that MLflow's client reads.
 
     Left in the URI they would appear in every error text, and in the links that MLflow prints.
     """
@@ -113,7 +113,7 @@ def same_address(file: Path, now: TrackingAddress) -> TrackingAddress:
 
 
 def address_of(file: Path, now: TrackingAddress) -> TrackingAddress:
-    """Return the same for a reader: without such a file it is `now`, and none is written."""
+    """Return the same for a reader: without such a file it is `now`, and no file is written."""
     if not file.exists():
         return now
     kept = json.loads(file.read_text(encoding="utf-8"))
@@ -153,10 +153,9 @@ def check_reachable(address: TrackingAddress) -> None:
 
 
 def find_experiment(uri: str, name: str) -> str | None:
-    """Return the id of a server's experiment of that name; None: it has none. Raises UnreachableError if it does not
-    answer.
+    """Return the id of a server's experiment of that name; None: it has none.
 
-    uri: without a login.
+    uri: without a login. Raises UnreachableError if the server does not answer.
     """
     answer = _ask(uri, f"tracking.uri: {uri}", EXPERIMENT_BY_NAME, {"experiment_name": name})
     found = (_json(answer) or {}).get("experiment")
@@ -182,7 +181,7 @@ def _check_server(uri: str) -> None:
     user.
     """
     where = f"tracking.uri: {uri}"
-    _ask(uri, where, "/health", {}, ANSWER_SECONDS)  # any answer will do, a refusal too
+    _ask(uri, where, "/health", {}, ANSWER_SECONDS)  # any answer will do, even a refusal
     experiments = _ask(uri, where, EXPERIMENTS, {"max_results": 1})
     if experiments.status_code in (401, 403):
         raise RefusedError(f"{where}: {_refusal()}", LOGIN_REMEDY)
@@ -234,7 +233,7 @@ def _ask(uri: str, where: str, endpoint: str, params: dict[str, Any], seconds: f
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why a store did not take something, in one line."""
+    """Return why a store refused something, in one line."""
     code, text = getattr(error, "error_code", None), str(error)
     if code in ("UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"):
         return _refusal()
@@ -275,6 +274,6 @@ def _json(answer: Any) -> dict[str, Any] | None:
 
 
 REFUSED = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS"})
-"""MLflow's answers to what it will refuse again at every later try."""
+"""MLflow's answers to a request that it will refuse at every later try."""
 PASSING = ("InterfaceError", "InternalError", "QueuePool limit", "ReadOnlySqlTransaction")
-"""What a database says when it is about to go, or busy; MLflow's server calls these bad requests too."""
+"""Messages of a database that is shutting down, or busy; MLflow's server calls these bad requests too."""

@@ -3,9 +3,9 @@
 The study hands over each journal entry. One thread of the driver takes all that wait, and writes them in order and in
 batches. Training never waits for it. Entries that can't be written stay at the head of the queue and are tried again.
 The cursor, a number in the study's folder, says how far MLflow has come. Whatever becomes of this process, `scalestudy
-sync` or the study's next run sends the rest from the journal. Writing an entry twice changes nothing: runs are found by
-their tags, and points carry the epoch's own time. So only this file tries again. MLflow's client must not: it would
-repeat a request to make a run whose answer was lost, and so make two.
+ui DIR --sync` or the study's next run sends the rest from the journal. Writing an entry twice changes nothing: runs are
+found by their tags, and points carry the epoch's time. So only this file tries again. MLflow's client must not: it
+would repeat a request to make a run whose answer was lost, and so make two.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ GRACE_SECONDS = 90.0  # how much longer a write that has begun may take, such as
 A_BATCH = 500  # entries that are written at a time
 
 Wrote = Callable[[int], None]
-"""Takes the number of the last entry that a store has."""
+"""A function that takes the number of the last entry that a store has."""
 
 
 class Store(Protocol):
-    """Where entries go: MLflow, by `mlflow_store.MlflowStore`."""
+    """The receiver of entries: MLflow, by `mlflow_store.MlflowStore`."""
 
     def write(self, entries: Sequence[Recorded], wrote: Wrote) -> None:
         """Write entries in order. Raises if the store is out of reach; by then, `wrote` knows how far it came."""
 
 
 def ignore(number: int) -> None:
-    """Do nothing: a `Wrote` for those who need not know."""
+    """Do nothing: a `Wrote` for callers that need no number."""
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """How far MLflow has come: the number of the last journal entry that it has, in a file."""
+    """The number of the last journal entry that MLflow has, in a file."""
 
     file: Path
 
     def read(self) -> int:
-        """Return the number. 0: MLflow has nothing, or the file can't be read; then all is written again."""
+        """Return the number. 0: MLflow has nothing, or the file can't be read; then everything is written again."""
         try:
             return int(self.file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -69,9 +69,9 @@ class Cursor:
 
 
 def send(store: Store, waiting: deque[Recorded], cursor: Cursor, keeps: Callable[[], bool] = lambda: True) -> None:
-    """Write the first entries that wait, and take away those that the store has; after an error, the others wait.
+    """Write the first entries that wait, and remove those that the store has; after an error, the others wait.
 
-    cursor: is moved in any case, unless `keeps` says by then that it belongs to somebody else. Raises what the store
+    cursor: is moved in any case, unless `keeps` says by then that another process owns it. Raises what the store
     raises.
     """
     last = 0
@@ -86,20 +86,16 @@ def send(store: Store, waiting: deque[Recorded], cursor: Cursor, keeps: Callable
         store.write(list(islice(waiting, A_BATCH)), wrote)
     finally:
         if last and keeps():
-            with suppress(OSError):  # a full disk: the same is written once more, later
+            with suppress(OSError):  # a full disk: the entries are written once more, later
                 cursor.write(last)
 
 
 class TrackingWriter:
-    """The queue and its thread.
-
-    Attributes:
-        error: of the last try; None if it went well.
-    """
+    """The queue and its thread."""
 
     def __init__(self, open_store: Callable[[], Store], cursor: Cursor) -> None:
-        """open_store: called on the thread, since MLflow's import and a new database take seconds."""
-        self.error: Exception | None = None
+        """Start the thread. It calls `open_store`, since MLflow's import and a new database take seconds."""
+        self.error: Exception | None = None  # of the last try; None: it went well
         self._open_store = open_store
         self._cursor = cursor
         self._queue: queue.SimpleQueue[Recorded] = queue.SimpleQueue()
@@ -116,7 +112,7 @@ class TrackingWriter:
 
     @property
     def backlog(self) -> int:
-        """Entries that wait."""
+        """The number of entries that wait."""
         return len(self._left) + self._queue.qsize()
 
     def abandon(self) -> None:
@@ -124,10 +120,10 @@ class TrackingWriter:
         self._abandoned.set()
 
     def close(self, seconds: float = CLOSE_SECONDS, grace: float | None = None) -> int:
-        """Write what waits, for at most so many seconds; return how many entries MLflow has not got.
+        """Write what waits, for at most so many seconds; return how many entries MLflow lacks.
 
         grace: how much longer a write that has begun may take; None: GRACE_SECONDS. A write that still hangs then is
-        left alone; at worst its entries are written twice.
+        abandoned; at worst its entries are written twice.
         """
         self._give_up_at = time.monotonic() + seconds
         self._closing.set()
@@ -173,7 +169,7 @@ class TrackingWriter:
 def catch_up(store: Store, entries: Iterable[Recorded], cursor: Cursor) -> int:
     """Write the entries that MLflow has missed, in order; return how many there were.
 
-    Raises whatever the store raises at several tries in a row; the next call goes on where this one stopped.
+    Raises what the store raises at several tries in a row; the next call continues where this one stopped.
     """
     coming, waiting = iter(entries), deque[Recorded]()
     count = failures = 0

@@ -60,7 +60,7 @@ def test_a_frozen_worker(pool, undisturbed, tmp_path):
     assert STALLED - 3 < time.monotonic() - frozen_at < STALLED + 3
     ended = pool.end_of(trial_id)
     check_went_on(ended, "stalled", undisturbed)
-    assert re.match(r"rank 1 was not heard of for [5-7] s", ended.failures[0].message)
+    assert re.match(r"rank 1 sent nothing for [5-7] s", ended.failures[0].message)
 
 
 def test_a_pool_that_was_stopped_for_longer_than_its_limits_blames_no_trial(pool, undisturbed, tmp_path):

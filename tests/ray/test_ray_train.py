@@ -55,7 +55,7 @@ def test_a_group_that_is_not_wanted_is_not_started_again(ray_session, wanted):
     if wanted:
         watch.after_exception(None, {1: KILLED})
     else:
-        with pytest.raises(NotWantedError, match="group-1-of-2 was told to end"):
+        with pytest.raises(NotWantedError, match="group-1-of-2 was ordered to end"):
             watch.after_exception(None, {1: KILLED})
     assert ray.get(pool.heard.remote()) == [("group-1-of-2", worker_lost({1: "OutOfMemoryError: low on memory"}))]
 

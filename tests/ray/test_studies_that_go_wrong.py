@@ -126,7 +126,7 @@ def test_a_study_whose_first_trials_fail_alike_stops_and_goes_on_when_the_code_i
     arguments = ("--address", "local", "--no-rehearsal")
     stopped, printed = run_by_command("run", spec, *arguments, cwd=place)
     assert stopped.exit_code == printed.returncode == ExitCode.SOME_FAILED
-    assert "failed alike, and none has a result: KeyError: 'a mistake'" in printed.stdout
+    assert "failed with the same error, and none has a result: KeyError: 'a mistake'" in printed.stdout
     assert f"mend the code, then: scalestudy resume {stopped.address} --retry-failed" in printed.stdout
     folder = StudyFolder(stopped.folder)
     failed = [trial["params"]["learning_rate"] for trial in folder.read_trials()]

@@ -278,7 +278,7 @@ def test_validate_imports_nothing_of_the_users(tmp_path):
     spec = write_spec(tmp_path, workload=names, train={"schedule": "marking:build", "gradient_sync": "marking:build"})
     done = scalestudy("validate", spec, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "names of your own were not looked up: scalestudy plan" in done.stderr
+    assert "the names of your code were not looked up: scalestudy plan" in done.stderr
     assert left_behind(tmp_path) == ["marking.py", "study.yaml"]
     assert scalestudy("plan", spec, cwd=tmp_path).returncode == 0
     assert (tmp_path / "imported").exists(), "the module does write"

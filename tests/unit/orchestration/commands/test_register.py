@@ -152,7 +152,7 @@ def test_a_model_that_mlflow_has_not_got_is_named_with_the_remedy(place, empty_s
     shutil.copy(empty_store, place)
     study.track()
     study.keep(study.trial)
-    with pytest.raises(RequestError, match=r"has not got the model of .*; scalestudy ui .* --sync"):
+    with pytest.raises(RequestError, match=r"does not have the model of .*; scalestudy ui .* --sync"):
         register_recommended(study.folder.path, "digits")
     run = study.store.runs[study.trial.trial_id]
     study.store.client.set_tag(run, MODEL, "state_dict only; torch.export refused: it")

@@ -55,12 +55,12 @@ def test_beats_that_stop_are_found_and_the_frozen_rank_is_named(ranks):
     ranks.beat(20, lambda passed: dict.fromkeys((0, 1), ("training", 1, 57)))
     ranks.beat(600, lambda passed: {0: ("training", 1, 58)})
     assert ranks.now == 50 + 20 + PATIENCE + 2
-    assert ranks.stall() == "rank 1 was not heard of for 122 s, last while training, after 57 steps"
+    assert ranks.stall() == "rank 1 sent nothing for 122 s, last while training, after 57 steps"
 
 
 def test_beats_that_never_come_are_found(ranks):
     ranks.beat(600, lambda passed: {0: ("training", 1, passed)})
-    assert ranks.stall() == "rank 1 was not heard of for 122 s"
+    assert ranks.stall() == "rank 1 sent nothing for 122 s"
 
 
 @pytest.mark.parametrize("activity", ["loading", "compiling", "checkpointing"])
@@ -69,7 +69,7 @@ def test_an_activity_without_a_counter_has_its_trials_time_as_long_as_all_ranks_
     assert ranks.stall() is None
     assert ranks.beats.at_last() == f", last while {activity}, for 3000 s"
     ranks.beat(600, lambda passed: {1: ("training", 1, 0)})
-    assert ranks.stall() == f"rank 0 was not heard of for 122 s, last while {activity}, for 3000 s"
+    assert ranks.stall() == f"rank 0 sent nothing for 122 s, last while {activity}, for 3000 s"
 
 
 def test_a_trial_that_nobody_waits_for_has_no_more_time_to_load_than_to_train(ranks):

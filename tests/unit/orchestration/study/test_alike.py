@@ -39,7 +39,7 @@ def test_two_cells_that_fail_alike_are_enough_whatever_the_words():
     assert first.alike(TRIALS[0], ended()) is None
     assert first.alike(TRIALS[1], ended()) is None, "another seed of the same cell"
     told = first.alike(TRIALS[2], ended(message="ValueError: 4"))
-    assert told == "3 trials of different cells failed alike, and none has a result: ValueError: 4"
+    assert told == "3 trials of different cells failed with the same error, and none has a result: ValueError: 4"
 
 
 @pytest.mark.parametrize(

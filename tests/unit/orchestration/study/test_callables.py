@@ -58,7 +58,7 @@ def of_a_session():
         (of_a_session(), "__main__:build"),
         (lambda num_classes, in_channels: None, "is a lambda"),
         (local(), "is defined inside a function"),
-        (functools.partial(build, 10), "has no name of its own"),
+        (functools.partial(build, 10), "has no name"),
         (Nested.build, "is not what its module has under that name"),
         (functools.wraps(build)(lambda *_: None), "is not what its module has under that name"),
     ],

@@ -76,7 +76,9 @@ def test_trials_that_only_trials_jsonl_has_count_as_ended(folder):
 def test_failed_trials_can_be_taken_up_by_their_cause(folder):
     study = open_resumed(folder.path)
     assert with_failed(study).reopened == ()
-    with pytest.raises(RequestError, match=r"--only: no_room: no trial of .* failed by it; leave --retry-failed out"):
+    with pytest.raises(
+        RequestError, match=r"--only: no_room: no trial of .* failed by this cause; leave --retry-failed out"
+    ):
         with_failed(study, "no_room")
     ended = study.history.ended
     for trial_id, kind in zip(ended, ("no_room", "exception"), strict=False):

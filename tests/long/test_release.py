@@ -61,7 +61,7 @@ def test_the_catalogue_is_found_from_any_folder(installed, tmp_path):
     assert Path(lines[-1]) == installed / "scalestudy" / "__init__.py"
     assert [line.removeprefix("name: ") for line in lines if line.startswith("name: ")] == catalogue()
     command = [sys.executable, "-m", "scalestudy", "plan", "digits-quick"]
-    assert "16 trials, 128 epochs" in done(*command, cwd=tmp_path, PYTHONPATH=str(installed))
+    assert "16 trials, 96 epochs" in done(*command, cwd=tmp_path, PYTHONPATH=str(installed))
     assert left_behind(tmp_path) == []
 
 
@@ -76,7 +76,7 @@ def test_a_job_takes_along_what_is_installed(installed, tmp_path):
         assert {name for name in sent.namelist() if not name.endswith("/")} == packaged_files()
         sent.extractall(there)
     command = [sys.executable, "-m", "scalestudy", "plan", "digits-quick"]
-    assert "16 trials, 128 epochs" in done(*command, cwd=there)
+    assert "16 trials, 96 epochs" in done(*command, cwd=there)
 
 
 def test_a_clone_sends_the_package_once(tmp_path):
@@ -89,4 +89,4 @@ def test_a_clone_sends_the_package_once(tmp_path):
         sent.extractall(there)
     assert {name for name in names if name.startswith("scalestudy/")} == packaged_files()
     assert not [name for name in names if name.startswith(("orchestration/", "training/", "experiments/", "tests/"))]
-    assert "16 trials, 128 epochs" in done(sys.executable, "-m", "scalestudy", "plan", "digits-quick", cwd=there)
+    assert "16 trials, 96 epochs" in done(sys.executable, "-m", "scalestudy", "plan", "digits-quick", cwd=there)

@@ -69,7 +69,7 @@ def test_a_command_line_that_can_not_be_is_refused_in_one_line(tmp_path, typed, 
 def test_plan_shows_every_trial_and_runs_nothing(tmp_path):
     done = scalestudy("plan", "digits-quick", cwd=tmp_path)
     assert done.returncode == 0
-    assert "16 trials, 128 epochs, 192 worker-epochs" in done.stdout
+    assert "16 trials, 96 epochs, 144 worker-epochs" in done.stdout
     assert list(tmp_path.iterdir()) == []
     assert len(json.loads(scalestudy("plan", "digits-quick", "--json", cwd=tmp_path).stdout)["trials"]) == 16
 

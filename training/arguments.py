@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from scalestudy.training.config import EPOCHS, UNITS, TrainConfig, Workload
+from scalestudy.training.config import TrainConfig, Workload
 from scalestudy.training.contradictions import value_of
 from scalestudy.training.section import (
     CALLABLE,
@@ -33,12 +33,12 @@ ALWAYS_TOLD = (("model",), ("data",))
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:
-    """Make the parser of all options, with the defaults of TrainConfig."""
+    """Make the parser of all options. Those of TrainConfig that are not given are left out of what it parses."""
     parser = argparse.ArgumentParser(prog="python -m scalestudy.training", description=description)
     workload, training = parser.add_argument_group("workload"), parser.add_argument_group("training")
     for option, path, field in _options():
         group = workload if path[0] in Workload.model_fields else training
-        group.add_argument(option, dest=".".join(path), **_how(option, path, field))
+        group.add_argument(option, dest=".".join(path), **_how(option, field))
     add = parser.add_argument_group("place and files").add_argument
     add("--device", default="auto", help="auto, cpu, cuda")
     add(
@@ -73,12 +73,12 @@ def make_config(options: argparse.Namespace) -> TrainConfig:
     plain: dict[str, Any] = {}
     for _, path, _ in _options():
         *sections, name = path
+        if ".".join(path) not in options:
+            continue
         section = plain
         for part in sections:
             section = section.setdefault(part, {})
         section[name] = getattr(options, ".".join(path))
-    if all(plain[unit] is None for unit in UNITS):
-        plain["epochs"] = EPOCHS
     return TrainConfig.from_dict(plain)
 
 
@@ -114,7 +114,7 @@ def _options() -> Iterator[tuple[str, tuple[str, ...], FieldInfo]]:
         yield f"--{name.replace('_', '-')}", path, field
 
 
-def _how(option: str, path: tuple[str, ...], field: FieldInfo) -> dict[str, Any]:
+def _how(option: str, field: FieldInfo) -> dict[str, Any]:
     """Return the keyword arguments of `add_argument` for a key."""
     kind, names, default = kind_of(field), names_of(field), default_of(field)
     choices = [text_of(choice) for choice in choices_of(field)]
@@ -124,14 +124,13 @@ def _how(option: str, path: tuple[str, ...], field: FieldInfo) -> dict[str, Any]
     meaning = meaning.replace("%", "%%")
     if kind is bool:
         assert default is False, f"{option}: a flag that is on by default needs a form that turns it off"
-        return {"action": "store_true", "help": meaning}
+        return {"action": "store_true", "default": argparse.SUPPRESS, "help": meaning}
     if default is not None:
         meaning += f" (default: {text_of(default)})"
     parse: Callable[[str], Any] = kind if kind in (int, float) else functools.partial(_parse, field)
     metavar = "JSON" if kind is dict else option.strip("-").replace("-", "_").upper()
-    if path == ("epochs",):  # no default beside another length
-        default = None
-    return {"type": parse, "required": field.is_required(), "default": default, "metavar": metavar, "help": meaning}
+    needed = {"required": True} if field.is_required() else {"default": argparse.SUPPRESS}
+    return {"type": parse, **needed, "metavar": metavar, "help": meaning}
 
 
 def _parse(field: FieldInfo, text: str) -> Any:

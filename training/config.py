@@ -24,11 +24,11 @@ from scalestudy.training.registry import (
     OPTIMIZERS,
     SCHEDULES,
     TASKS,
-    has_path_form,
 )
 from scalestudy.training.section import (
     CALLABLE,
     EXACT,
+    IDENTIFIER,
     Affects,
     Arguments,
     BuiltIn,
@@ -41,7 +41,7 @@ from scalestudy.training.section import (
     Section,
     Text,
     Whole,
-    did_you_mean,
+    not_built_in,
     text_of,
     wrong,
     wrong_together,
@@ -61,13 +61,7 @@ UNITS = ("epochs", "steps", "tokens")
 """Units of a training's length. Each is a key; exactly one of them is set."""
 
 
-_METRIC_SCHEMA = {
-    "anyOf": [
-        {"enum": list(METRICS)},
-        {"type": "string", "pattern": "^[^:]+:[^:]+$"},
-        {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},  # of a task
-    ]
-}
+_METRIC_OF_A_TASK = {"type": "string", "pattern": f"^{IDENTIFIER}$"}
 
 
 def _data_set(value: str) -> str:
@@ -154,7 +148,7 @@ class Workload(Section):
     """the loss of one example
 
     A callable is called with outputs and targets, and returns one loss an example."""
-    metric: Annotated[Text, WithJsonSchema(_METRIC_SCHEMA)] = "accuracy"
+    metric: Annotated[Text, WithJsonSchema({"anyOf": [*BuiltIn(METRICS).forms(), _METRIC_OF_A_TASK]})] = "accuracy"
     """the target metric, a mean over the test set; or mse, package.module:callable, or one of the task's metrics
 
     A callable is like the loss. accuracy is reported as test_accuracy, a share from 0 to 1; others as test_<name>."""
@@ -173,9 +167,8 @@ class Workload(Section):
                 raise self._wrong_metric("is no name of a task's metric", remedy)
         elif self.metric.endswith(":loss"):
             raise self._wrong_metric("would be reported as test_loss, the name of the loss", "rename the function")
-        elif self.metric not in METRICS and not has_path_form(self.metric):
-            choose = f"{did_you_mean(self.metric, METRICS)}choose {', '.join(METRICS)}, or write {CALLABLE}"
-            raise self._wrong_metric("is not built in", choose)
+        elif problem := not_built_in(self.metric, METRICS):
+            raise self._wrong_metric(*problem)
         return self
 
     def _wrong_metric(self, message: str, remedy: str) -> ValueError:

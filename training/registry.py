@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from scalestudy.training.exceptions import InputError
+from scalestudy.training.section import not_built_in
 
 MODELS: Mapping[str, str] = MappingProxyType(
     {
@@ -132,17 +133,9 @@ def resolve_field(field: str, path_or_name: str, table: Mapping[str, str]) -> Ca
 
 def check_name(path_or_name: str, table: Mapping[str, str]) -> None:
     """Raise InputError unless the value is a name of `table` or has the form `package.module:callable`."""
-    if path_or_name not in table and not has_path_form(path_or_name):
-        guess = path_or_name.replace(".py:", ":").replace("/", ".")
-        meant = f"did you mean {guess!r}? " if guess != path_or_name and has_path_form(guess) else ""
-        remedy = f"{meant}choose one of {', '.join(table)}, or give package.module:callable"
-        raise InputError(f"{path_or_name!r} is not known", remedy)
-
-
-def has_path_form(value: str) -> bool:
-    """Whether the value has the form `package.module:callable`."""
-    module_name, colon, attribute = value.partition(":")
-    return bool(colon) and attribute.isidentifier() and all(part.isidentifier() for part in module_name.split("."))
+    if problem := not_built_in(path_or_name, table):
+        message, remedy = problem
+        raise InputError(f"{path_or_name!r} {message}", remedy)
 
 
 def call_with(function: Callable[..., Any], what: str, *positional: Any, **keywords: Any) -> Any:

@@ -34,14 +34,18 @@ from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, cor
 
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.redaction import redacted
-from scalestudy.training.registry import has_path_form
 
 LARGEST = 2**31 - 1
 """The largest whole number that a key takes, unless its field says otherwise."""
 SHOWN_CHARACTERS = 60
 CALLABLE = "package.module:callable"
+IDENTIFIER = "[A-Za-z_][A-Za-z0-9_]*"
+"""The pattern of a name in Python, for JSON Schemas."""
 
 Location = tuple[int | str, ...]
+Line = int | Literal["--set"] | None
+"""Where a value stands: 1-based, in the file; "--set": on the command line; None: in no file."""
+LineOf = Callable[[Location], Line]
 
 
 class _Read(ModelMetaclass):
@@ -114,7 +118,7 @@ class Problem:
     value: Any = ABSENT  # as the user wrote it
     message: str  # what is wrong, a phrase that follows the value
     remedy: str  # what to do
-    line: int | Literal["--set"] | None = None  # 1-based, in the file; "--set": on the command line; None: no file
+    line: Line = None
 
     @property
     def what(self) -> str:
@@ -163,7 +167,7 @@ def wrong_together(problems: Iterable[tuple[Problem, Sequence[str]]]) -> Validat
 def read(
     section: type[AnySection],
     plain: Any,
-    line_of: Callable[[Location], int | Literal["--set"] | None] = lambda location: None,
+    line_of: LineOf = lambda location: None,
     stand_ins: Mapping[str, Any] | None = None,
 ) -> tuple[AnySection | None, list[Problem]]:
     """Return the section that plain data describe, and every problem with them.
@@ -202,15 +206,19 @@ def _comes_from_a_gap(error: Any, told: Collection[str]) -> bool:
     return any(each == key or each.startswith(f"{key}.") for each in told for key in compared)
 
 
-def _problem(section: type[Section], details: Any, line_of: Callable[[Location], Any]) -> Problem:
+def _problem(section: type[Section], details: Any, line_of: LineOf) -> Problem:
     """Put one of pydantic's errors into words."""
-    location = details["loc"]
-    holder: Any = section
-    for part in location[:-1]:
-        field = getattr(holder, "model_fields", {}).get(part)
-        holder = field.annotation if field else None
-    message, remedy = explain(details, getattr(holder, "model_fields", {}))
-    value = ABSENT if details["type"] == "missing" else details["input"]
+    location, value = details["loc"], details["input"]
+    around: Any = None  # the type of the section around the value
+    kind: Any = section  # of the value
+    for part in location:
+        field = kind.model_fields.get(part) if is_section(kind) else None
+        around, kind = kind, field.annotation if field else None
+    message, remedy = explain(details, around.model_fields if is_section(around) else ())
+    if is_section(kind) and (text := _as_mapping(kind, value)):
+        remedy = f"write {text}"
+    elif details["type"] == "missing":
+        value = ABSENT
     return Problem(field=field_name(location), value=value, message=message, remedy=remedy, line=line_of(location))
 
 
@@ -295,15 +303,10 @@ def text_of(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def either(words: Iterable[str]) -> str:
-    """Join words as `a, b or c`."""
-    *others, last = words
-    return f"{', '.join(others)} or {last}" if others else last
-
-
 def alternatives(values: Iterable[object]) -> str:
     """List values as `a, b or c`."""
-    return either(value if isinstance(value, str) else shown(value) for value in values)
+    *others, last = (value if isinstance(value, str) else shown(value) for value in values)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 SYNONYMS: Mapping[str, str] = {
@@ -343,6 +346,18 @@ def _item(text: str) -> str:
     if re.fullmatch(r"\d+(\.\d+)?%", text):
         return f"{float(text[:-1]) / 100:g}"
     return text if re.fullmatch(r"[+-]?[\w.][\w.:+-]*", text) and not text.endswith(":") else shown(text)
+
+
+def _as_mapping(section: type[Section], value: Any) -> str | None:
+    """Return the mapping to write in place of a bare name: `{name: sgd}` for "sgd" where an optimizer is meant.
+
+    None for what is no text, and where no key of the section, or more than one, takes the name of something built in.
+    """
+    if not isinstance(value, str):
+        return None
+    names = {key: known for key, field in section.model_fields.items() if (known := names_of(field)) is not None}
+    keys = [key for key, known in names.items() if value in known] or [*names]
+    return f"{{{keys[0]}: {_item(value)}}}" if len(keys) == 1 else None
 
 
 def not_a_list(value: Any) -> tuple[str, str]:
@@ -398,6 +413,25 @@ class _Exact:
 EXACT = _Exact()
 
 
+def has_path_form(value: str) -> bool:
+    """Whether the value has the form `package.module:callable`."""
+    module_name, colon, attribute = value.partition(":")
+    return bool(colon) and attribute.isidentifier() and all(part.isidentifier() for part in module_name.split("."))
+
+
+def not_built_in(value: str, names: Collection[str]) -> tuple[str, str] | None:
+    """Return what is wrong with a value that is neither one of the names nor `package.module:callable`, and the remedy.
+
+    None: nothing is.
+    """
+    if value in names or has_path_form(value):
+        return None
+    path = value.replace(".py:", ":").replace("/", ".")
+    guess = f'did you mean "{path}"? ' if has_path_form(path) else did_you_mean(value, names)
+    choose = f"choose {', '.join(names)}, or write" if names else "write"
+    return "is not built in", f"{guess}{choose} {CALLABLE}"
+
+
 @dataclass(frozen=True, eq=False)  # a union of types asks for its hash
 class BuiltIn:
     """Goes with Text: it takes these names, and any text of the form `package.module:callable`."""
@@ -408,12 +442,15 @@ class BuiltIn:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [{"enum": list(self.names)}, {"type": "string", "pattern": "^[^:]+:[^:]+$"}]}
+        return {"anyOf": self.forms()}
+
+    def forms(self) -> list[dict[str, Any]]:
+        """Return the JSON Schema of each form that a value may have."""
+        return [{"enum": list(self.names)}, {"type": "string", "pattern": "^[^:]+:[^:]+$"}]
 
     def _check(self, value: str) -> str:
-        if value not in self.names and not has_path_form(value):
-            choose = f"choose {', '.join(self.names)}, or write" if self.names else "write"
-            raise wrong("is not built in", f"{did_you_mean(value, self.names)}{choose} {CALLABLE}")
+        if problem := not_built_in(value, self.names):
+            raise wrong(*problem)
         return value
 
 
@@ -435,10 +472,8 @@ def leaves(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def _options(field: FieldInfo) -> list[Any]:
-    """Return the types of which a value may be one, without null."""
-    kind = field.annotation
-    kinds = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
-    bare = [typing.get_args(each)[0] if typing.get_origin(each) is Annotated else each for each in kinds]
+    """Return the types of which a value may be one, without marks and null."""
+    bare = [typing.get_args(each)[0] if typing.get_origin(each) is Annotated else each for each in _types(field)]
     return [each for each in bare if each is not type(None)]
 
 
@@ -456,25 +491,34 @@ def choices_of(field: FieldInfo) -> tuple[Any, ...]:
 
 def names_of(field: FieldInfo) -> Collection[str] | None:
     """Return the built-in names of a key that also takes a callable of the user's. None: it takes none."""
-    return next((mark.names for mark in _marks(field) if isinstance(mark, BuiltIn)), None)
+    mark = _mark(field, BuiltIn)
+    return mark.names if mark else None
 
 
 def affects(field: FieldInfo) -> Affects:
     """Return what a key can change."""
-    return next((mark for mark in field.metadata if isinstance(mark, Affects)), Affects())
+    return _mark(field, Affects) or Affects()
 
 
 def strategy_of(field: FieldInfo) -> str:
     """Return the only gradient strategy that uses a key. "": all do."""
-    return next((mark.strategy for mark in field.metadata if isinstance(mark, Only)), "")
+    mark = _mark(field, Only)
+    return mark.strategy if mark else ""
 
 
-def _marks(field: FieldInfo) -> Iterator[Any]:
-    """Yield the marks of a field and of its types: `Annotated[X, mark] | None` has its own within."""
-    yield from field.metadata
+Mark = TypeVar("Mark")
+
+
+def _mark(field: FieldInfo, kind: type[Mark]) -> Mark | None:
+    """Return the mark of this kind that a field or one of its types has: `Annotated[X, mark] | None` has it within."""
+    marks = [*field.metadata, *(mark for each in _types(field) for mark in getattr(each, "__metadata__", ()))]
+    return next((mark for mark in marks if isinstance(mark, kind)), None)
+
+
+def _types(field: FieldInfo) -> tuple[Any, ...]:
+    """Return the types of which a value may be one, each with its marks."""
     kind = field.annotation
-    for each in typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else ():
-        yield from getattr(each, "__metadata__", ())
+    return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
 
 
 def default_of(field: FieldInfo) -> Any:
@@ -510,11 +554,15 @@ def others_of(field: FieldInfo) -> list[str]:
 
 
 def changed(
-    section: type[Section], plain: Mapping[str, Any], matters: Callable[[Affects], bool] = lambda affects: True
+    section: type[Section],
+    plain: Mapping[str, Any],
+    matters: Callable[[Affects], bool] = lambda affects: True,
+    always: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return the values of plain data that are not the defaults, of keys that matter; of the sections in it likewise.
 
     So a key that a later version adds leaves no trace until somebody sets it. Keys that the section lacks are kept.
+    always: dotted paths of keys that are kept at their defaults too.
     """
     kept: dict[str, Any] = {}
     defaults = _defaults(section)
@@ -523,10 +571,11 @@ def changed(
         if field is not None and not matters(affects(field)):
             continue
         if field is not None and is_section(field.annotation):
-            value = changed(typing.cast(type[Section], field.annotation), value, matters)
+            below = [key.partition(".")[2] for key in always if key.startswith(f"{name}.")]
+            value = changed(typing.cast(type[Section], field.annotation), value, matters, below)
             if not value:
                 continue
-        elif name in defaults and value == defaults[name]:
+        elif name in defaults and value == defaults[name] and name not in always:
             continue
         kept[name] = value
     return kept

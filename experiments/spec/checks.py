@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from scalestudy.experiments.spec.search_space import Space
 from scalestudy.experiments.spec.study_spec import StudySpec, field_of, value_pairs, values_in
@@ -15,14 +15,13 @@ from scalestudy.training.config import Train, Workload
 from scalestudy.training.contradictions import CONTRADICTIONS
 from scalestudy.training.redaction import redacted
 from scalestudy.training.registry import GRADIENT_SYNCS, INEXACT_SYNCS
-from scalestudy.training.section import ABSENT, Problem, strategy_of, text_of
+from scalestudy.training.section import ABSENT, LineOf, Problem, strategy_of, text_of
 
 MAX_TRIALS = 10_000
 INSTEAD = "set search.method: grid, or search.allow_inexact: true to run it anyway"
 
 Finding = tuple[str, Any, str, str]
 """Field, value, what is wrong, remedy."""
-LineOf = Callable[[tuple[int | str, ...]], int | Literal["--set"] | None]
 Values = Callable[[str], Sequence[Any]]
 
 

@@ -10,13 +10,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from scalestudy.experiments.spec.checks import relation_problems
 from scalestudy.experiments.spec.spec_error import SpecError, one_problem
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.yaml_lines import Document, NotReadableError, read_yaml
 from scalestudy.training.section import (
+    Line,
+    Location,
     Problem,
     Section,
     default_of,
@@ -84,9 +86,6 @@ def load_study(source: Path, overrides: Sequence[str] = ()) -> StudySpec:
         if path.stat().st_size > LARGEST_FILE_BYTES:
             raise one_problem(name, "is larger than 1 MB, too large for a spec", "name a study spec")
         text = path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        names = ", ".join(catalogue())
-        raise one_problem(name, "there is no such file", f"check the path, or use one of {names}") from None
     except UnicodeDecodeError as error:
         raise one_problem(name, f"is not UTF-8 text (byte {error.start})", "save it as UTF-8") from None
     except OSError as error:
@@ -136,7 +135,7 @@ class Origin(NamedTuple):
     document: Document
     overridden: list[tuple[str, ...]]
 
-    def line_of(self, path: tuple[int | str, ...]) -> int | Literal["--set"] | None:
+    def line_of(self, path: Location) -> Line:
         """Return the line of a value. "--set" if an override set it or made the section around it."""
         is_new = path not in self.document.lines
         for override in self.overridden:

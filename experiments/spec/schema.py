@@ -11,8 +11,8 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from scalestudy.experiments.spec.sections import ARGUMENTS, KINDS, leaf_keys, number_type
 from scalestudy.experiments.spec.study_spec import StudySpec
-from scalestudy.experiments.spec.sweep_section import ITEMS
-from scalestudy.training.section import default_of, leaves
+from scalestudy.experiments.spec.sweep_section import Numbers
+from scalestudy.training.section import IDENTIFIER, default_of, leaves
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
 """The newest one that the YAML support of every editor reads."""
@@ -29,7 +29,7 @@ def json_schema() -> Schema:
         if path[0] != "sweep" and not field.is_required():
             _part(schema, path)["default"] = default_of(field)
     values = sections["targets"]["properties"]["accuracy"]
-    others = f"^(?!({'|'.join(sections['targets']['properties'])})$)[A-Za-z_][A-Za-z0-9_]*$"
+    others = f"^(?!({'|'.join(sections['targets']['properties'])})$){IDENTIFIER}$"
     sections["targets"]["patternProperties"] = {others: values}  # the metric's own name
     sections["sweep"] = _sweep(sections["sweep"]["properties"], sections["train"])
     return {"$schema": DIALECT, "title": "A study of scalestudy", **schema}
@@ -68,13 +68,16 @@ def _part(schema: Schema, path: Iterable[str]) -> Schema:
 
 def _sweep(fields: Schema, train: Schema) -> Schema:
     """Return the section `sweep`: for each key a list, {choice: [...]} or a range."""
-    items: dict[str, Schema] = {name: adapter.json_schema() for name, adapter in ITEMS.items()}
     words = {name: part["description"] for name, part in fields.items()}
+    parts: dict[str, Schema] = Numbers.model_json_schema(schema_generator=_Untitled)["properties"]
     for path in leaf_keys():
-        part = _part(train, path.split(".")[1:])
-        words[path] = part["description"]
-        items[path] = {key: value for key, value in part.items() if key not in ("default", "description")}
-    arguments = f"^({'|'.join(map(re.escape, ARGUMENTS))})\\.[A-Za-z_][A-Za-z0-9_]*$"
+        parts[path] = _part(train, path.split(".")[1:])
+        words[path] = parts[path]["description"]
+    items = {
+        path: {key: value for key, value in part.items() if key not in ("default", "description")}
+        for path, part in parts.items()
+    }
+    arguments = f"^({'|'.join(map(re.escape, ARGUMENTS))})\\.{IDENTIFIER}$"
     any_value = {"description": "An argument of the model or the data set."}
     point = {
         "type": "object",

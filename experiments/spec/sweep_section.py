@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic import ConfigDict, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
 from scalestudy.experiments.spec.sections import ARGUMENTS, KINDS, Range, is_argument, leaf_keys, number_type
@@ -17,26 +17,24 @@ from scalestudy.training.section import (
     Positive,
     Section,
     Whole,
+    default_of,
     did_you_mean,
-    explain,
     not_a_list,
     wrong,
 )
 
-STRICT = ConfigDict(strict=True, allow_inf_nan=False)
-ITEMS: Mapping[str, TypeAdapter[Any]] = {
-    "num_gpus": TypeAdapter(Count, config=STRICT),
-    "batch_size": TypeAdapter(Count, config=STRICT),
-    "learning_rate": TypeAdapter(Positive, config=STRICT),
-    "seed": TypeAdapter(Whole, config=STRICT),
-}
-"""The parameters that every trial has, each with the check of its values."""
-DEFAULTS: Mapping[str, tuple[Any, ...]] = {
-    "num_gpus": (1,),
-    "batch_size": (256,),
-    "learning_rate": (0.1,),
-    "seed": (0,),
-}
+
+class Numbers(Section):
+    """The parameters that every trial has, with their values where no sweep gives others. `Sweep` says what they mean."""
+
+    num_gpus: Count = 1
+    batch_size: Count = 256
+    learning_rate: Positive = 0.1
+    seed: Whole = 0
+
+
+ITEMS = Numbers.model_fields
+DEFAULTS: Mapping[str, tuple[Any, ...]] = {name: (default_of(field),) for name, field in ITEMS.items()}
 
 
 class Sweep(Section):
@@ -44,7 +42,7 @@ class Sweep(Section):
 
     Besides the fields, any plain `train.*` key may stand here by its dotted name (`train.optimizer.momentum`), and any
     argument of the model and the data set (`workload.model_args.width`). Values keep their order. A parameter without
-    values takes its one value from `DEFAULTS` or the spec's section.
+    values takes its one value from `Numbers` or the spec's section.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -171,19 +169,15 @@ class _Reader:
         return Range.model_validate({"kind": kind, "low": low, "high": high})
 
     def _value(self, key: str, location: tuple[int | str, ...], item: Any) -> Any:
-        """Return the value of a parameter as trials have it. `train` checks its own keys."""
+        """Return the value of a parameter as trials have it."""
+        path, plain = key.removeprefix("train."), item
+        for part in reversed(path.split(".")):
+            plain = {part: plain}
         try:
-            if key in ITEMS:
-                return ITEMS[key].validate_python(item)
             if is_argument(key):
-                return json.loads(json.dumps(item, allow_nan=False))  # as trials have it
-            path = key.removeprefix("train.")
-            section: Any = item
-            for part in reversed(path.split(".")):
-                section = {part: section}
-            return value_of(Train.from_dict(section), path)
-        except ValidationError as error:
-            message, remedy = explain(error.errors()[0])
+                return json.loads(json.dumps(item, allow_nan=False))
+            section: type[Section] = Numbers if key in ITEMS else Train
+            return value_of(section.from_dict(plain), path)
         except ConfigError as error:
             message, remedy = error.problems[0].message, error.problems[0].remedy
         except (TypeError, ValueError):

@@ -13,13 +13,11 @@ from typing import Any
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from scalestudy.training.section import ABSENT, Problem, shown
+from scalestudy.training.section import ABSENT, Location, Problem, shown
 
 MAX_VALUES = 50_000
 """Values in one document, aliases written out. A spec that lists 10,000 trials as points has fewer."""
 MAX_DEPTH = 40
-
-Path = tuple[int | str, ...]
 
 
 @dataclass
@@ -27,10 +25,10 @@ class Document:
     """Plain data, the 1-based line of the value at each path, and the problems of its notation."""
 
     data: Any = None
-    lines: dict[Path, int] = field(default_factory=dict)
+    lines: dict[Location, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def line_of(self, path: Path) -> int | None:
+    def line_of(self, path: Location) -> int | None:
         """Return the line of the value at `path`, or of the nearest section around it."""
         while path not in self.lines and path:
             path = path[:-1]
@@ -82,7 +80,7 @@ class _Builder:
         self.document = document
         self.values = 0
 
-    def build(self, node: Node, path: Path, depth: int) -> Any:
+    def build(self, node: Node, path: Location, depth: int) -> Any:
         self.document.lines.setdefault(path, node.start_mark.line + 1)
         self.values += 1
         if self.values > MAX_VALUES or depth > MAX_DEPTH:
@@ -104,7 +102,7 @@ class _Builder:
         self._add_problem(node, path, f"has the tag {shown_tag}, which is refused", "remove the tag")
         return None
 
-    def _build_mapping(self, node: MappingNode, path: Path, depth: int) -> dict[str, Any]:
+    def _build_mapping(self, node: MappingNode, path: Location, depth: int) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key = self.build(key_node, (*path, "<key>"), depth + 1)
@@ -119,7 +117,7 @@ class _Builder:
                 result[key] = self.build(value_node, (*path, key), depth + 1)
         return result
 
-    def _add_problem(self, node: Node, path: Path, message: str, remedy: str) -> None:
+    def _add_problem(self, node: Node, path: Location, message: str, remedy: str) -> None:
         name = ".".join(part for part in path if isinstance(part, str) and part != "<key>")
         line = node.start_mark.line + 1
         self.document.problems.append(Problem(field=name, value=ABSENT, line=line, message=message, remedy=remedy))

@@ -18,9 +18,10 @@ from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.commands.study_commands import Advice, write_spec_file
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.arguments import make_arguments
+from scalestudy.training.section import changed
 
 LONGEST_NAME = 64 - len("-best")
-ALWAYS = ("workload.model", "workload.data", "train.epochs", "sweep", "targets.accuracy")
+ALWAYS = ("workload.model", "workload.data", "train.epochs", "targets.accuracy")
 """Keys that a written study has even where they are the defaults: they say what it is."""
 
 
@@ -57,8 +58,7 @@ class RecommendedCell:
 
     def to_yaml(self) -> str:
         """Return the study as people write one: what differs from the defaults, a line a section."""
-        plain, default = self.spec.to_dict(), StudySpec(name=self.spec.name).to_dict()
-        kept = {"name": self.spec.name, **_differing(plain, default)}
+        kept = changed(StudySpec, self.spec.to_dict(), always=ALWAYS)
         return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
 
     def write(self, file: Path) -> Path:
@@ -93,18 +93,3 @@ def _seeds(spec: StudySpec, plan: Plan, params: Mapping[str, Any]) -> list[int]:
     if spec.sweep.seed is not None:
         return list(spec.sweep.seed)
     return list(dict.fromkeys(trial.seed for trial in plan.trials if trial.cell == params))
-
-
-def _differing(plain: Mapping[str, Any], default: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return what differs from the defaults, and the keys of `ALWAYS`."""
-    kept: dict[str, Any] = {}
-    for key, value in plain.items():
-        path, usual = f"{above}{key}", default.get(key)
-        if path in ALWAYS and value is not None:
-            kept[key] = value
-        elif isinstance(value, Mapping) and usual:
-            if part := _differing(value, usual, f"{path}."):
-                kept[key] = part
-        elif value != usual:
-            kept[key] = value
-    return kept

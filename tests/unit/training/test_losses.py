@@ -156,7 +156,7 @@ def test_a_metric_does_not_take_the_name_of_the_loss() -> None:
 @pytest.mark.parametrize(("make", "field"), [(lambda name: make_loss(name, 2), "loss"), (make_metric, "metric")])
 @pytest.mark.parametrize(
     ("name", "found"),
-    [("huber", "choose one of"), ("nowhere.at_all:f", "no module"), (f"{HERE}:LOGITS", "no callable")],
+    [("huber", "is not built in; choose "), ("nowhere.at_all:f", "no module"), (f"{HERE}:LOGITS", "no callable")],
 )
 def test_a_name_that_is_not_there(make: object, field: str, name: str, found: str) -> None:
     with pytest.raises(ValueError, match=f"^{field}: {re.escape(repr(name))}.*{found}"):

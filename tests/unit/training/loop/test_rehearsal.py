@@ -167,7 +167,7 @@ MISTAKES = {
     "an unknown argument": (make_config(model_args={"layers": 3}), r"^model_args: 'mlp': .* 'layers'; it takes num_"),
     "a wrong value": (
         make_config(model="lenet", model_args={"init": "zero"}),
-        "^model_args.init: 'zero' is not known;",
+        "^model_args.init: 'zero' is not built in;",
     ),
     "an unknown argument of the data": (
         make_config(data_args={"count": 3}),

@@ -93,7 +93,7 @@ def test_a_model_starts_alike_on_every_rank_at_any_world_size(
 @pytest.mark.parametrize(
     ("init", "message"),
     [
-        ("zero", "model_args.init: 'zero' is not known; choose one of normal, xavier, default, or give package"),
+        ("zero", "model_args.init: 'zero' is not built in; choose normal, xavier, default, or write package"),
         (None, "model_args.init: None is not a name; choose one of normal, xavier, default"),
         ("nowhere:draw", "model_args.init: 'nowhere:draw': there is no module 'nowhere' in .*; correct the name"),
         ("math:draw", "model_args.init: 'math:draw': module 'math' has no callable 'draw'; correct the name"),

@@ -19,7 +19,9 @@ import torch.distributed as dist
 from scalestudy.training import __main__ as entry
 from scalestudy.training.__main__ import main
 from scalestudy.training.backend import Gpu, machine
+from scalestudy.training.config import TrainConfig
 from scalestudy.training.device import has_precision
+from scalestudy.training.section import ConfigError
 from scalestudy.training.state import load_state
 
 WORKLOADS = "tests.support.training.workloads"
@@ -162,7 +164,6 @@ def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "lenat"], 'model: "lenat" is not built in; did you mean "lenet"? choose lenet, mlp'),
         (["--data", "mnist", "--data-root", "/nowhere"], "run `scalestudy data fetch mnist`"),
         (["--batch-size", "2000"], "batch_size: 2000 is more than the 1437"),
         (["--device", "tpu"], "device: 'tpu' is not known"),
@@ -176,14 +177,8 @@ def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> 
             ["--model", f"{WORKLOADS}:too_few_outputs", "--model-args", "{}"],
             "model: outputs (100, 9) do not fit 10 classes; make its last layer give 10 outputs",
         ),
-        (
-            ["--lr-rule", "adascale", "--optimizer", "adam"],
-            'lr_rule: "adascale" does not go with optimizer.name adam',
-        ),
-        (["--shards", "0.9,0.3"], "shards: [0.9, 0.3] sum to 1.2, not 1; give shares that sum to 1, or whole numbers"),
         (["--device", "cpu", "--devices", "cpu"], "device: cpu and devices cpu are both given"),
         (["--checkpoints", "/dev/null/x"], "checkpoints: /dev/null/x"),
-        (["--checkpoints", "here", "--checkpoint-every", "-1"], "checkpoint_every: -1 is too small"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_2(
@@ -194,6 +189,17 @@ def test_bad_input_is_one_message_and_exit_2(
     assert captured.out == ""
     assert message in captured.err
     assert len(captured.err.splitlines()) == 1
+
+
+def test_what_the_config_refuses_is_shown_in_its_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """Which values, the table of bad input says: tests/unit/experiments/spec/bad_input.txt."""
+    options = ["--lr-rule", "adascale", "--optimizer", "adam", "--shards", "0.9,0.3", "--checkpoint-every", "-1"]
+    bad = {"lr_rule": "adascale", "optimizer": {"name": "adam"}, "shards": [0.9, 0.3], "checkpoint_every": -1}
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig.from_dict({"model": "lenat", "batch_size": 100, "learning_rate": 0.1, **bad})
+    assert len(caught.value.problems) == 4
+    assert main([*ARGUMENTS, "--model", "lenat", *options]) == 2
+    assert capsys.readouterr() == ("", f"python -m scalestudy.training: error: {caught.value}\n")
 
 
 @pytest.mark.parametrize(

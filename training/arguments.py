@@ -7,16 +7,16 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
 from scalestudy.training.config import TrainConfig, Workload
-from scalestudy.training.contradictions import value_of
 from scalestudy.training.section import (
     CALLABLE,
+    changed,
     choices_of,
     default_of,
     kind_of,
@@ -28,7 +28,7 @@ from scalestudy.training.section import (
 
 OF_STUDIES = ("metric_mode",)
 """Keys of `TrainConfig` that say nothing to a single training."""
-ALWAYS_TOLD = (("model",), ("data",))
+ALWAYS_TOLD = ("model", "data")
 """Keys that `make_arguments` writes even at their defaults: a reader asks for them first."""
 
 
@@ -84,19 +84,16 @@ def make_config(options: argparse.Namespace) -> TrainConfig:
 
 def make_arguments(config: TrainConfig) -> list[str]:
     """Return the arguments from which `make_parser` and `make_config` make this config: what is not a default."""
-    words = []
+    words, plain = [], changed(TrainConfig, config.to_dict(), always=ALWAYS_TOLD)
     for option, path, field in _options():
-        value = value_of(config, ".".join(path))
-        is_default = value == default_of(field) and not field.is_required() and path not in ALWAYS_TOLD
-        if value is None or is_default:
+        *sections, name = path
+        value = functools.reduce(lambda part, key: part.get(key, {}), sections, plain).get(name)
+        if value is None:
             continue
         if kind_of(field) is bool:  # a flag
             words.append(option)
             continue
-        if isinstance(value, tuple):
-            text = ",".join(map(text_of, value))
-        else:
-            text = json.dumps(dict(value)) if isinstance(value, Mapping) else text_of(value)
+        text = ",".join(map(text_of, value)) if isinstance(value, list) else text_of(value)
         words += [f"{option}={text}"] if text.startswith("-") else [option, text]  # or it would be another option
     return words
 

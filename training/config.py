@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from scalestudy.training.batches import even_weights, wrong_sum
-from scalestudy.training.contradictions import CONTRADICTIONS, value_of
+from scalestudy.training.contradictions import CONTRADICTIONS
 from scalestudy.training.registry import (
     DATASETS,
     GRADIENT_SYNCS,
@@ -32,6 +32,7 @@ from scalestudy.training.section import (
     Affects,
     Arguments,
     BuiltIn,
+    Clash,
     ConfigError,
     Count,
     NotNegative,
@@ -43,6 +44,7 @@ from scalestudy.training.section import (
     Whole,
     not_built_in,
     text_of,
+    value_of,
     wrong,
     wrong_together,
 )
@@ -161,19 +163,17 @@ class Workload(Section):
 
     @model_validator(mode="after")
     def _metric_is_known(self) -> Self:
+        problem: tuple[str, str] | None = None
         if self.task is not None:
             if not self.metric.isidentifier() or self.metric == "loss":
-                remedy = "name one of the metrics that the task's finish returns"
-                raise self._wrong_metric("is no name of a task's metric", remedy)
+                problem = "is no name of a task's metric", "name one of the metrics that the task's finish returns"
         elif self.metric.endswith(":loss"):
-            raise self._wrong_metric("would be reported as test_loss, the name of the loss", "rename the function")
-        elif problem := not_built_in(self.metric, METRICS):
-            raise self._wrong_metric(*problem)
+            problem = "would be reported as test_loss, the name of the loss", "rename the function"
+        else:
+            problem = not_built_in(self.metric, METRICS)
+        if problem:
+            raise wrong_together(self, [Clash("metric", *problem, ["task"])])
         return self
-
-    def _wrong_metric(self, message: str, remedy: str) -> ValueError:
-        problem = Problem(field="metric", value=self.metric, message=message, remedy=remedy)
-        return wrong_together([(problem, ("metric", "task"))])
 
 
 class OptimizerConfig(Section):
@@ -271,8 +271,7 @@ class Train(Section):
     @model_validator(mode="after")
     def _has_a_length(self) -> Self:
         if not any(getattr(self, unit) for unit in UNITS):
-            message, remedy = "is no length", "set one of epochs, steps, tokens"
-            raise wrong_together([(Problem(field="epochs", value=None, message=message, remedy=remedy), UNITS)])
+            raise wrong_together(self, [Clash("epochs", "is no length", "set one of epochs, steps, tokens", UNITS)])
         return self
 
     @property
@@ -320,24 +319,19 @@ class TrainConfig(Train, Workload):
 
     @model_validator(mode="after")
     def _values_go_together(self) -> Self:
-        problems = []
+        clashes = []
         for pair in CONTRADICTIONS:
             value, other = value_of(self, pair.key), value_of(self, pair.other_key)
             if pair.applies(value) and pair.other_applies(other):
-                message = pair.what(text_of(other))
-                problem = Problem(field=pair.key, value=value, message=message, remedy=pair.remedy)
-                problems.append((problem, (pair.key, pair.other_key)))
+                clashes.append(Clash(pair.key, pair.what(text_of(other)), pair.remedy, [pair.other_key]))
         if self.max_steps is not None and self.max_steps <= self.warm_up_steps:
             message = f"leaves no step after {self.warm_up_steps} warm_up_steps"
-            remedy = "raise it, or lower warm_up_steps"
-            problem = Problem(field="max_steps", value=self.max_steps, message=message, remedy=remedy)
-            problems.append((problem, ("max_steps", "warm_up_steps")))
+            clashes.append(Clash("max_steps", message, "raise it, or lower warm_up_steps", ["warm_up_steps"]))
         if self.min_seconds and self.max_steps is None:
-            message, remedy = "needs max_steps, the steps of a training that is timed", "give both, or neither"
-            problem = Problem(field="min_seconds", value=self.min_seconds, message=message, remedy=remedy)
-            problems.append((problem, ("min_seconds", "max_steps")))
-        if problems:
-            raise wrong_together(problems)
+            message = "needs max_steps, the steps of a training that is timed"
+            clashes.append(Clash("min_seconds", message, "give both, or neither", ["max_steps"]))
+        if clashes:
+            raise wrong_together(self, clashes)
         return self
 
     def weights(self, world_size: int) -> tuple[float, ...]:

@@ -168,8 +168,3 @@ CONTRADICTIONS = (
         remedy="set dampening to 0, or nesterov to false",
     ),
 )
-
-
-def value_of(section: object, key: str) -> Any:
-    """Return the value of a dotted key, such as `optimizer.momentum`."""
-    return functools.reduce(getattr, key.split("."), section)

@@ -151,16 +151,23 @@ def wrong(message: str, remedy: str) -> PydanticCustomError:
     return PydanticCustomError(EXPLAINED, "{message}; {remedy}", {"message": message, "remedy": remedy})
 
 
-def wrong_together(problems: Iterable[tuple[Problem, Sequence[str]]]) -> ValidationError:
-    """Return an error for a validator to raise that compares values of a section.
+@dataclass(frozen=True)
+class Clash:
+    """A value that does not go with others of its section. The keys are dotted paths in the section."""
 
-    problems: each with the keys whose values were compared, dotted paths in the section.
-    """
+    key: str
+    message: str  # what is wrong, a phrase that follows the value
+    remedy: str
+    others: Sequence[str]  # keys of the values with which it was compared
+
+
+def wrong_together(section: Section, clashes: Iterable[Clash]) -> ValidationError:
+    """Return an error for a validator of the section to raise."""
     details = []
-    for problem, compared in problems:
-        told = {"message": problem.message, "remedy": problem.remedy, "field": problem.field, "compared": [*compared]}
-        kind, place = PydanticCustomError(RELATION, "{message}; {remedy}", told), tuple(problem.field.split("."))
-        details.append(InitErrorDetails(type=kind, loc=place, input=problem.value))
+    for clash in clashes:
+        told = {"message": clash.message, "remedy": clash.remedy, "field": clash.key, "compared": [*clash.others]}
+        kind, place = PydanticCustomError(RELATION, "{message}; {remedy}", told), tuple(clash.key.split("."))
+        details.append(InitErrorDetails(type=kind, loc=place, input=value_of(section, clash.key)))
     return ValidationError.from_exception_data("section", details)
 
 
@@ -469,6 +476,11 @@ def leaves(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple
             yield from leaves(typing.cast(type[Section], field.annotation), (*path, name))
         else:
             yield (*path, name), field
+
+
+def value_of(section: object, key: str) -> Any:
+    """Return the value of a dotted key, such as `optimizer.momentum`."""
+    return functools.reduce(getattr, key.split("."), section)
 
 
 def _options(field: FieldInfo) -> list[Any]:

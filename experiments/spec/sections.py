@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema, model_serializer
 
 from scalestudy.experiments.spec.addresses import is_uri, uri_problem
-from scalestudy.training.config import Train
+from scalestudy.training.config import UNITS, Train
 from scalestudy.training.section import (
     EXACT,
     LARGEST,
@@ -191,7 +191,7 @@ def step_keys(section: type[Section], plain: Mapping[str, Any]) -> dict[str, Any
 
 def length_of(train: Mapping[str, Any]) -> Train:
     """Return how long a training is and when it is evaluated, from its `train` as plain data."""
-    return Train(**{key: train[key] for key in ("epochs", "steps", "tokens", "eval_every") if key in train})
+    return Train(**{key: train[key] for key in (*UNITS, "eval_every") if key in train})
 
 
 @functools.cache

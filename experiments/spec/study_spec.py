@@ -19,9 +19,8 @@ from scalestudy.experiments.spec.sections import (
 )
 from scalestudy.experiments.spec.sweep_section import Sweep
 from scalestudy.training.config import Train, Workload
-from scalestudy.training.contradictions import value_of
 from scalestudy.training.redaction import redacted
-from scalestudy.training.section import Section, wrong
+from scalestudy.training.section import Section, value_of, wrong
 
 VERSION = 2
 

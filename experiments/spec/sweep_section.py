@@ -10,7 +10,6 @@ from pydantic_core import InitErrorDetails
 
 from scalestudy.experiments.spec.sections import ARGUMENTS, KINDS, Range, is_argument, leaf_keys, number_type
 from scalestudy.training.config import Train
-from scalestudy.training.contradictions import value_of
 from scalestudy.training.section import (
     ConfigError,
     Count,
@@ -20,6 +19,7 @@ from scalestudy.training.section import (
     default_of,
     did_you_mean,
     not_a_list,
+    value_of,
     wrong,
 )
 

@@ -43,7 +43,6 @@ class RecommendedCell:
         del plain["search"]
         swept = with_swept(plain, params)
         plain |= {
-            "version": StudySpec.model_fields["version"].default,
             "name": best_name(spec),
             "description": f"The {advice.role} cell of {advice.study_id}: {choice['label']}",
             "workload": swept["workload"],

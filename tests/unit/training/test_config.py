@@ -105,3 +105,6 @@ def test_only_what_differs_from_the_defaults_is_kept() -> None:
     assert kept["unknown"] is None
     assert "loader" in changed(TrainConfig, {"loader": {"workers": 1, "prefetch": 2}})
     assert changed(TrainConfig, {"loader": {"workers": 1}}, lambda affected: affected.result) == {}
+    plain = {"model": "lenet", "data": "digits", "optimizer": {"name": "sgd", "eps": None}}
+    kept = changed(TrainConfig, plain, always=("model", "optimizer.name"))
+    assert kept == {"model": "lenet", "optimizer": {"name": "sgd"}}

@@ -2,7 +2,7 @@
 
 `bad_input.txt` is the one table. A block is a spec without its name, or what a TrainConfig is made from; then come
 values from the command line, the problems as they are shown, and the keys that an editor marks by the JSON Schema. Each
-other door, such as a command, has one test that it shows the same problems.
+other door, such as a command, has one test that it shows the same problems. SCALESTUDY_APPROVE=1 writes what is said.
 """
 
 import re

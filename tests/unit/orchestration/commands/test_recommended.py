@@ -68,6 +68,7 @@ def test_it_is_written_as_people_write_one(folder):
     assert lines[0] == "name: scaled-best"
     assert "  seed: [3, 1]" in lines
     assert "resources: {cpus_per_worker: 2}" in lines
+    assert "  data: digits" in lines, "the default, which says what the study is"
     assert not any(line.startswith(("limits", "storage", "tracking", "version")) for line in lines)
 
 

@@ -125,6 +125,7 @@ def test_the_pages_of_mlflow_end_with_the_command(tmp_path):
 
 SWEEP = {"num_gpus": [1], "batch_size": [64], "learning_rate": [0.1]}
 
+
 def assert_refused(done, code, *words):
     """One message on standard error that holds the words; nothing else."""
     assert done.returncode == code, done.stderr
@@ -177,24 +178,53 @@ def test_run_says_what_it_waits_for_before_it_loads_ray(tmp_path):
     assert process("run", "nowhere.yaml", "--json", cwd=tmp_path).stderr.startswith("nowhere.yaml"), "not for --json"
 
 
-def test_data_that_is_not_there(tmp_path):
-    spec = write_spec(tmp_path, workload={"model": "lenet", "data": "fashion_mnist"}, sweep=SWEEP)
-    done = scalestudy("run", spec, cwd=tmp_path, SCALESTUDY_DATA=str(tmp_path / "none"))
-    assert_refused(done, 2, "fashion_mnist", "scalestudy data fetch fashion_mnist")
-    assert left_behind(tmp_path) == ["study.yaml"]
+@pytest.fixture
+def places(tmp_path):
+    """A file, a port on which nobody listens, and one on which somebody listens and never says a word."""
+    (tmp_path / "file").write_text("in the way")
+    with socket.socket() as dead, socket.create_server(("127.0.0.1", 0)) as silent:
+        dead.bind(("127.0.0.1", 0))
+        yield {"file": tmp_path / "file", "dead": dead.getsockname()[1], "silent": silent.getsockname()[1]}
+
+
+LOCAL = ("--address", "local")
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "code", "words"),
+    [
+        ({"workload": {"model": "lenet", "data": "fashion_mnist"}}, (), 2, ["scalestudy data fetch fashion_mnist"]),
+        ({"workload": {"model": "no_such_module:Net", "data": "digits"}}, LOCAL, 2, ["no_such_module"]),
+        ({"storage": "%(file)s/runs"}, LOCAL, 3, ["storage", "%(file)s"]),
+        ({"storage": "/proc/nowhere/runs"}, (), 3, ["storage", "/proc/nowhere/runs"]),  # where not even root may write
+        ({"tracking": {"uri": "http://127.0.0.1:abc"}}, (), 2, ["tracking.uri", "abc"]),
+        ({"tracking": {"uri": "http://127.0.0.1:99999"}}, (), 2, ["tracking.uri", "99999"]),
+        ({"tracking": {"uri": "http://127.0.0.1:%(dead)s"}}, (), 3, ["tracking.uri", "%(dead)s"]),
+        ({"tracking": {"uri": "postgresql://me:secret@127.0.0.1:%(dead)s/x"}}, (), 3, ["tracking.uri", "%(dead)s"]),
+        pytest.param(
+            {"tracking": {"uri": "http://127.0.0.1:%(silent)s"}},
+            (),
+            3,
+            ["tracking.uri", "%(silent)s", "does not answer"],
+            marks=pytest.mark.slow,
+        ),
+        ({}, ("--address", "127.0.0.1:%(dead)s"), 3, ["--address", "%(dead)s"]),
+        ({}, ("--address", "127.0.0.1:%(silent)s"), 3, ["--address", "is not Ray"]),
+        ({}, ("--address", "ray://127.0.0.1:10001"), 2, ["ray://", "ray job submit"]),
+    ],
+)
+def test_a_study_that_can_not_start_is_refused_and_leaves_nothing(tmp_path, places, changes, options, code, words):
+    spec = write_spec(tmp_path, sweep=SWEEP, **json.loads(json.dumps(changes) % places))
+    typed = [option % places for option in options]
+    done = scalestudy("run", spec, *typed, cwd=tmp_path, SCALESTUDY_DATA=str(tmp_path / "none"))
+    assert_refused(done, code, *(word % places for word in words))
+    assert "secret" not in done.stderr
+    assert left_behind(tmp_path) == ["file", "study.yaml"]
 
 
 def test_fetching_data_from_a_folder_that_has_none(tmp_path):
     done = scalestudy("data", "fetch", "mnist", "--from", tmp_path, cwd=tmp_path, SCALESTUDY_DATA=str(tmp_path / "d"))
     assert_refused(done, 2, "mnist", str(tmp_path))
-
-
-def test_storage_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    spec = write_spec(tmp_path, sweep=SWEEP, storage=str(tmp_path / "file" / "runs"))
-    done = scalestudy("run", spec, "--address", "local", cwd=tmp_path)
-    assert_refused(done, 3, "storage", str(tmp_path / "file"))
-    assert left_behind(tmp_path) == ["file", "study.yaml"]
 
 
 def test_a_folder_that_is_there_already(tmp_path):
@@ -205,46 +235,10 @@ def test_a_folder_that_is_there_already(tmp_path):
     assert (tmp_path / "old" / "kept.txt").read_text() == "kept"
 
 
-@pytest.fixture
-def dead_port():
-    """A port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        yield probe.getsockname()[1]
-
-
-@pytest.mark.parametrize("scheme", ["http://127.0.0.1:{}", "postgresql://me:secret@127.0.0.1:{}/mlflow"])
-def test_a_tracking_server_out_of_reach_at_the_start(tmp_path, dead_port, scheme):
-    uri = scheme.format(dead_port)
-    done = scalestudy("run", write_spec(tmp_path, sweep=SWEEP, tracking={"uri": uri}), cwd=tmp_path)
-    assert_refused(done, 3, "tracking.uri", str(dead_port))
-    assert "secret" not in done.stderr
-    assert left_behind(tmp_path) == ["study.yaml"]
-
-
-def test_a_tracking_address_from_the_environment_is_checked_too(tmp_path, dead_port):
-    uri = f"http://127.0.0.1:{dead_port}"
+def test_a_tracking_address_from_the_environment_is_checked_too(tmp_path, places):
+    uri = f"http://127.0.0.1:{places['dead']}"
     done = process("run", write_spec(tmp_path, sweep=SWEEP), cwd=tmp_path, MLFLOW_TRACKING_URI=uri)
     assert_refused(done, 3, uri)
-
-
-def test_a_cluster_out_of_reach(tmp_path, dead_port):
-    spec = write_spec(tmp_path, sweep=SWEEP)
-    done = scalestudy("run", spec, "--address", f"127.0.0.1:{dead_port}", cwd=tmp_path)
-    assert_refused(done, 3, "--address", str(dead_port))
-    assert left_behind(tmp_path) == ["study.yaml"]
-
-
-def test_ray_client_is_refused_with_the_way_to_go(tmp_path):
-    done = scalestudy("run", "digits-quick", "--address", "ray://127.0.0.1:10001", cwd=tmp_path)
-    assert_refused(done, 2, "ray://", "ray job submit")
-
-
-def test_a_callable_that_is_not_there(tmp_path):
-    spec = write_spec(tmp_path, workload={"model": "no_such_module:Net", "data": "digits"}, sweep=SWEEP)
-    done = scalestudy("run", spec, "--address", "local", cwd=tmp_path)
-    assert_refused(done, 2, "no_such_module")
-    assert left_behind(tmp_path) == ["study.yaml"]
 
 
 def test_a_model_is_looked_for_where_scalestudy_is_called_and_not_beside_the_spec(tmp_path):
@@ -309,39 +303,6 @@ def test_a_mistake_is_found_by_a_rehearsal_before_ray_is_imported(tmp_path):
 def test_a_folder_that_is_no_study(tmp_path, arguments):
     assert_refused(scalestudy(*arguments, tmp_path, cwd=tmp_path), 2, "DIR", "plan.json")
     assert left_behind(tmp_path) == []
-
-
-def test_storage_where_nobody_may_write(tmp_path):
-    """Not even root may make files under /proc."""
-    spec = write_spec(tmp_path, sweep=SWEEP, storage="/proc/nowhere/runs")
-    assert_refused(scalestudy("run", spec, cwd=tmp_path), 3, "storage", "/proc/nowhere/runs")
-
-
-@pytest.fixture
-def silent_port():
-    """A port on which somebody listens and never says a word."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
-
-
-@pytest.mark.slow
-def test_a_tracking_server_that_never_answers(tmp_path, silent_port):
-    spec = write_spec(tmp_path, sweep=SWEEP, tracking={"uri": f"http://127.0.0.1:{silent_port}"})
-    done = scalestudy("run", spec, cwd=tmp_path)
-    assert_refused(done, 3, "tracking.uri", str(silent_port), "does not answer")
-    assert left_behind(tmp_path) == ["study.yaml"]
-
-
-def test_a_cluster_address_where_something_else_listens(tmp_path, silent_port):
-    spec = write_spec(tmp_path, sweep=SWEEP)
-    done = scalestudy("run", spec, "--address", f"127.0.0.1:{silent_port}", cwd=tmp_path)
-    assert_refused(done, 3, "--address", "is not Ray")
-
-
-@pytest.mark.parametrize("port", ["abc", "99999"])
-def test_a_tracking_address_with_an_impossible_port(tmp_path, port):
-    done = scalestudy("run", "digits-quick", "--set", f"tracking.uri=http://127.0.0.1:{port}", cwd=tmp_path)
-    assert_refused(done, 2, "tracking.uri", port)
 
 
 def test_ui_with_an_impossible_port(tmp_path):

@@ -1,4 +1,7 @@
-"""The options of `python -m scalestudy.training`, made from the keys of `TrainConfig`, and a config as such options."""
+"""The options of `python -m scalestudy.training`, made from the keys of `TrainConfig`, and a config as such options.
+
+What the values may be, the config alone says.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,33 +127,20 @@ def _how(option: str, field: FieldInfo) -> dict[str, Any]:
         return {"action": "store_true", "default": argparse.SUPPRESS, "help": meaning}
     if default is not None:
         meaning += f" (default: {text_of(default)})"
-    parse: Callable[[str], Any] = kind if kind in (int, float) else functools.partial(_parse, field)
     metavar = "JSON" if kind is dict else option.strip("-").replace("-", "_").upper()
     needed = {"required": True} if field.is_required() else {"default": argparse.SUPPRESS}
-    return {"type": parse, **needed, "metavar": metavar, "help": meaning}
+    return {"type": functools.partial(_parse, field), **needed, "metavar": metavar, "help": meaning}
 
 
 def _parse(field: FieldInfo, text: str) -> Any:
-    """Parse a non-numeric option; unknown text is left to the config."""
-    kind, choices = kind_of(field), choices_of(field)
-    by_text = {text_of(choice): choice for choice in choices}
-    if text in by_text or kind not in (tuple, dict):
-        return by_text.get(text, text)
-    if kind is tuple:
-        try:
-            return tuple(float(weight) for weight in text.split(","))
-        except ValueError:
-            listed = ", ".join(map(repr, choices))
-            either = f"neither one of {listed} nor" if listed else "not"
-            message = f"{text!r} is {either} numbers separated by commas"
-            raise argparse.ArgumentTypeError(message) from None
+    """Return the value that an option's text means. Text that has no such value is kept: the config refuses it."""
+    kind = kind_of(field)
     try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
-        value = None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f'{text!r} is not a JSON object; write it like {{"name": 1}}')
-    return value
+        if kind in (int, float):
+            return kind(text)
+        return text if kind is str else json.loads(f"[{text}]" if kind is tuple else text)
+    except ValueError:
+        return text
 
 
 _FROM_TORCHRUN = ("MASTER_", "TORCHELASTIC_", "GROUP_", "LOCAL_", "ROLE_")  # how the names of its variables begin

@@ -88,7 +88,7 @@ def _read_shards(value: Any) -> Any:
 
 def _read_every(value: Any) -> Any:
     """Check the period of evaluations."""
-    remedy = "write {epochs: N}, {steps: N} or {tokens: N}"
+    remedy = 'write {"epochs": N}, {"steps": N} or {"tokens": N}'  # also what a command line takes
     if not isinstance(value, Mapping) or len(value) != 1 or next(iter(value)) not in UNITS:
         raise wrong("is not one of epochs, steps and tokens with a number", remedy)
     (number,) = value.values()

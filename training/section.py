@@ -385,7 +385,7 @@ def _not_blank(value: str) -> str:
 def _named(value: Any) -> Any:
     is_mapping = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
     if not is_mapping:
-        raise wrong("is not a mapping of names to values", "write keys and values, `key: value`")
+        raise wrong("is not a mapping of names to values", 'write names and values, such as {"width": 64}')
     return dict(value)
 
 

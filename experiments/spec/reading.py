@@ -10,15 +10,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from scalestudy.experiments.spec.checks import relation_problems
 from scalestudy.experiments.spec.spec_error import SpecError, one_problem
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.yaml_lines import Document, NotReadableError, read_yaml
 from scalestudy.training.section import (
-    Line,
-    Location,
     Problem,
     Section,
     default_of,
@@ -115,36 +113,20 @@ def study_from(data: Mapping[str, Any], source: str, overrides: Sequence[str] = 
 
 
 def _study_of(document: Document, source: str, overrides: Sequence[str]) -> StudySpec:
-    origin = Origin(document, [])
     problems = list(document.problems)
     for override in overrides:
-        problems += _apply(override, origin)
-    spec, found = read(StudySpec, document.data, origin.line_of, {"name": "unnamed"})
+        problems += _apply(override, document)
+    spec, found = read(StudySpec, document.data, document.line_of, {"name": "unnamed"})
     problems += found
     if spec is not None:
-        problems += relation_problems(spec, origin.line_of, {problem.field for problem in problems})
+        problems += relation_problems(spec, document.line_of, {problem.field for problem in problems})
     if problems or spec is None:
         problems.sort(key=lambda problem: problem.line if isinstance(problem.line, int) else math.inf)
         raise SpecError(problems, source)
     return spec
 
 
-class Origin(NamedTuple):
-    """Where each value came from: the document's lines, and the paths that overrides have set."""
-
-    document: Document
-    overridden: list[tuple[str, ...]]
-
-    def line_of(self, path: Location) -> Line:
-        """Return the line of a value. "--set" if an override set it or made the section around it."""
-        is_new = path not in self.document.lines
-        for override in self.overridden:
-            if path[: len(override)] == override or (is_new and override[: len(path)] == path):
-                return "--set"
-        return self.document.line_of(path)
-
-
-def _apply(override: str, origin: Origin) -> list[Problem]:
+def _apply(override: str, document: Document) -> list[Problem]:
     """Put one `key.path=value` into the document. Return what is wrong with its form."""
 
     def problem(field: str, value: Any, message: str, remedy: str) -> Problem:
@@ -162,15 +144,19 @@ def _apply(override: str, origin: Origin) -> list[Problem]:
         return [problem(key, text, error.message, "quote the whole argument for your shell")]
     if value.problems:
         return [problem(key, text, each.message, each.remedy) for each in value.problems]
-    target: Any = origin.document.data
-    for part in parts[:-1]:
+    target: Any = document.data
+    for depth, part in enumerate(parts[:-1], 1):
         if target.get(part) is None:
             target[part] = {}
+            document.lines.setdefault(tuple(parts[:depth]), "--set")
         target = target[part]
         if not isinstance(target, dict):
             return [problem(key, text, f"can't be set: {part} has no keys", "name an existing key")]
     target[parts[-1]] = value.data
-    origin.overridden.append(tuple(parts))
+    path = tuple(parts)
+    for below in [each for each in document.lines if each[: len(path)] == path]:
+        del document.lines[below]
+    document.lines[path] = "--set"
     return []
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from scalestudy.training.section import ABSENT, Location, Problem, shown
+from scalestudy.training.section import ABSENT, Line, Location, Problem, shown
 
 MAX_VALUES = 50_000
 """Values in one document, aliases written out. A spec that lists 10,000 trials as points has fewer."""
@@ -22,14 +22,14 @@ MAX_DEPTH = 40
 
 @dataclass
 class Document:
-    """Plain data, the 1-based line of the value at each path, and the problems of its notation."""
+    """Plain data, where the value at each path stands, and the problems of its notation."""
 
     data: Any = None
-    lines: dict[Location, int] = field(default_factory=dict)
+    lines: dict[Location, Line] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def line_of(self, path: Location) -> int | None:
-        """Return the line of the value at `path`, or of the nearest section around it."""
+    def line_of(self, path: Location) -> Line:
+        """Return where the value at `path` stands, or the nearest section around it."""
         while path not in self.lines and path:
             path = path[:-1]
         return self.lines.get(path)

@@ -192,20 +192,27 @@ def test_bad_input_is_one_message_and_exit_2(
 
 
 def test_what_the_config_refuses_is_shown_in_its_words(capsys: pytest.CaptureFixture[str]) -> None:
-    """Which values, the table of bad input says: tests/unit/experiments/spec/bad_input.txt."""
-    options = ["--lr-rule", "adascale", "--optimizer", "adam", "--shards", "0.9,0.3", "--checkpoint-every", "-1"]
-    bad = {"lr_rule": "adascale", "optimizer": {"name": "adam"}, "shards": [0.9, 0.3], "checkpoint_every": -1}
+    """Also text that has no value. What is bad, the table of bad input says: tests/unit/experiments/spec/bad_input.txt."""
+    bad = {
+        "model": "lenat",
+        "model_args": [1],
+        "data_args": "{",
+        "optimizer": {"name": "adam", "betas": "a,b"},
+        "lr_rule": "adascale",
+        "shards": [0.9, 0.3],
+        "checkpoint_every": -1,
+        "seed": "many",
+    }
+    options = "--model lenat --model-args [1] --data-args { --optimizer adam --betas a,b --lr-rule adascale"
+    options += " --shards 0.9,0.3 --checkpoint-every -1 --seed many"
     with pytest.raises(ConfigError) as caught:
-        TrainConfig.from_dict({"model": "lenat", "batch_size": 100, "learning_rate": 0.1, **bad})
-    assert len(caught.value.problems) == 4
-    assert main([*ARGUMENTS, "--model", "lenat", *options]) == 2
+        TrainConfig.from_dict({"batch_size": 100, "learning_rate": 0.1, **bad})
+    assert len(caught.value.problems) == 8
+    assert main([*ARGUMENTS, *options.split()]) == 2
     assert capsys.readouterr() == ("", f"python -m scalestudy.training: error: {caught.value}\n")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["--batch-size", "many"], ["--model-args", "[1]"], ["--model-args", "{"], ["--shards", "a,b"], ["--x"]],
-)
+@pytest.mark.parametrize("arguments", [["--x"], ["--threads", "many"], ["--checkpoint-every-steps", "-1"]])
 def test_arguments_that_do_not_parse_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*ARGUMENTS, *arguments])

@@ -17,17 +17,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from scalestudy.training.config import TrainConfig, Workload
-from scalestudy.training.section import (
-    CALLABLE,
-    changed,
-    choices_of,
-    default_of,
-    kind_of,
-    leaves,
-    meaning_of,
-    names_of,
-    text_of,
-)
+from scalestudy.training.section import changed, default_of, kind_of, leaves, summary_of, text_of
 
 OF_STUDIES = ("metric_mode",)
 """Keys of `TrainConfig` that say nothing to a single training."""
@@ -116,12 +106,7 @@ def _options() -> Iterator[tuple[str, tuple[str, ...], FieldInfo]]:
 
 def _how(option: str, field: FieldInfo) -> dict[str, Any]:
     """Return the keyword arguments of `add_argument` for a key."""
-    kind, names, default = kind_of(field), names_of(field), default_of(field)
-    choices = [text_of(choice) for choice in choices_of(field)]
-    if names is not None:
-        choices = [*names, CALLABLE]
-    meaning = f"{', '.join(choices)}: {meaning_of(field)}" if choices else meaning_of(field)
-    meaning = meaning.replace("%", "%%")
+    kind, default, meaning = kind_of(field), default_of(field), summary_of(field).replace("%", "%%")
     if kind is bool:
         assert default is False, f"{option}: a flag that is on by default needs a form that turns it off"
         return {"action": "store_true", "default": argparse.SUPPRESS, "help": meaning}

@@ -413,9 +413,6 @@ class _Exact:
 
         return core_schema.no_info_before_validator_function(check, handler(source))
 
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return handler(core)
-
 
 EXACT = _Exact()
 
@@ -554,15 +551,12 @@ def details_of(field: FieldInfo) -> str:
     return " ".join((field.description or "").partition("\n\n")[2].split())
 
 
-def others_of(field: FieldInfo) -> list[str]:
-    """Return the values that a key lists beside its default, as text; the built-in names end with the path's form."""
-    names = names_of(field)
+def summary_of(field: FieldInfo) -> str:
+    """Return what a key may be beside its default, and its meaning: `or linear: how the rate falls`."""
+    names, default = names_of(field), default_of(field)
     listed = choices_of(field) if names is None else (*names, CALLABLE)
-    return [
-        text_of(choice)
-        for choice in listed
-        if choice != default_of(field) or type(choice) is not type(default_of(field))
-    ]
+    others = [text_of(each) for each in listed if each != default or type(each) is not type(default)]
+    return f"or {', '.join(others)}: {meaning_of(field)}" if others else meaning_of(field)
 
 
 def changed(

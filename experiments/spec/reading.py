@@ -23,8 +23,8 @@ from scalestudy.training.section import (
     did_you_mean,
     is_section,
     meaning_of,
-    others_of,
     read,
+    summary_of,
     text_of,
 )
 
@@ -210,6 +210,4 @@ def _template_lines(section: type[Section], indent: str) -> Iterator[str]:
             yield f"{indent}{name}:".ljust(27) + f" # {meaning_of(field)}"
             yield from _template_lines(cast(type[Section], field.annotation), indent + "  ")
             continue
-        others = others_of(field)
-        choices = f"or {', '.join(others)}: " if others else ""
-        yield f"{indent}{name}: {text_of(default_of(field))}".ljust(27) + f" # {choices}{meaning_of(field)}"
+        yield f"{indent}{name}: {text_of(default_of(field))}".ljust(27) + f" # {summary_of(field)}"

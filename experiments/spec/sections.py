@@ -218,7 +218,7 @@ def number_type(key: str) -> type | None:
     if is_argument(key):
         return float
     known: dict[str, Any] = {"num_gpus": int, "batch_size": int, "learning_rate": float}
-    known |= {path: kind_of(field) for path, (_, field) in zip(leaf_keys(), leaves(Train), strict=True)}
+    known |= {f"train.{'.'.join(path)}": kind_of(field) for path, field in leaves(Train)}
     return kind if (kind := known.get(key)) in (int, float) else None
 
 

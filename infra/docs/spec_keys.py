@@ -11,7 +11,7 @@ from pathlib import Path
 
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep_section import DEFAULTS
-from scalestudy.training.section import default_of, details_of, leaves, meaning_of, others_of, text_of
+from scalestudy.training.section import default_of, details_of, leaves, summary_of, text_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "keys.md"
@@ -28,10 +28,8 @@ def _rows() -> Iterator[str]:
         default = "none" if field.is_required() else f"`{text_of(default_of(field))}`"
         if path[0] == "sweep":
             default = f"not swept: `{DEFAULTS[path[1]][0]}`" if path[1] in DEFAULTS else "none"
-        others = others_of(field)
-        choices = f"or {', '.join(others)}: " if others else ""
         details = f". {details_of(field)}" if details_of(field) else ""
-        meaning = f"{choices}{meaning_of(field)}{details}".replace("<", "&lt;")
+        meaning = f"{summary_of(field)}{details}".replace("<", "&lt;")
         yield f"| `{'.'.join(path)}` | {default} | {meaning} |"
 
 

@@ -25,7 +25,7 @@ from scalestudy.training.section import (
 
 
 class Numbers(Section):
-    """The parameters that every trial has, with their values where no sweep gives others. `Sweep` says what they mean."""
+    """The parameters that every trial has, and their values where no sweep has others. `Sweep` says what they mean."""
 
     num_gpus: Count = 1
     batch_size: Count = 256

@@ -192,7 +192,7 @@ def test_bad_input_is_one_message_and_exit_2(
 
 
 def test_what_the_config_refuses_is_shown_in_its_words(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also text that has no value. What is bad, the table of bad input says: tests/unit/experiments/spec/bad_input.txt."""
+    """Text that has no value too. What is bad, the table says: tests/unit/experiments/spec/bad_input.txt."""
     bad = {
         "model": "lenat",
         "model_args": [1],

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -60,7 +61,7 @@ class Row:
         return []
 
     @cached_property
-    def plain(self) -> dict | None:
+    def plain(self) -> dict[str, Any] | None:
         """The spec as plain data; None if YAML itself is at fault, or the row is no spec in a file."""
         try:
             document = read_yaml(self.spec)

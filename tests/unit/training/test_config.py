@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import json
 import pickle
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 from scalestudy.training.config import LoaderConfig, OptimizerConfig, TrainConfig
-from scalestudy.training.section import ConfigError, changed
+from scalestudy.training.registry import MODELS
+from scalestudy.training.section import (
+    Affects,
+    BuiltIn,
+    ConfigError,
+    Only,
+    Section,
+    Text,
+    affects,
+    changed,
+    names_of,
+    strategy_of,
+)
 from tests.support.training.helpers import make_config
 
 
@@ -69,6 +81,19 @@ def test_numbers_are_kept_as_the_key_has_them() -> None:
     assert (repr(config.learning_rate), repr(config.warmup_epochs), config.shards) == ("1.0", "0.0", (3.0, 1.0))
     with pytest.raises(ConfigError, match=r"^learning_rate: 10+… is not a finite number"):
         make_config(learning_rate=10**400)
+
+
+class Marked(Section):
+    """Marks beside a union of types, and within."""
+
+    beside: Annotated[Text | None, BuiltIn(MODELS), Affects(step=False), Only("ring")] = None
+    within: Annotated[Text, BuiltIn(MODELS), Affects(step=False), Only("ring")] | None = None
+
+
+@pytest.mark.parametrize("key", ["beside", "within"])
+def test_the_marks_of_a_key_are_found(key: str) -> None:
+    field = Marked.model_fields[key]
+    assert (names_of(field), affects(field), strategy_of(field)) == (MODELS, Affects(step=False), "ring")
 
 
 def test_weights_fit_the_world() -> None:

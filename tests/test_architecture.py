@@ -249,7 +249,7 @@ def test_circles_are_found():
 RAY_UNPICKLES_FROM = [
     f"orchestration.{name}" for name in ("sweep.sweep", "groups.worker", "groups.actor", "groups.ray_train")
 ]
-SPEC = ["training", "training.config", "training.registry", "experiments.spec.reading"]
+SPEC = ["training", "training.config", "training.registry", "experiments.spec.reading", "experiments.plan.plan"]
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ SPEC = ["training", "training.config", "training.registry", "experiments.spec.re
             ["orchestration.commands.cli", "training.data", "training.records"],
             {"torch", "ray", "mlflow", "matplotlib", "scipy"},
         ),
-        (SPEC, TORCH),
+        (SPEC, {*TORCH, "ray", "mlflow", "matplotlib", "scipy", "pandas"}),
         (["experiments.report"], {"torch", "ray", "mlflow"}),
     ],
     ids=["what Ray unpickles from", "the command line", "a spec", "a report"],

@@ -103,19 +103,6 @@ def test_weights_fit_the_world() -> None:
         make_config(shards=(2.0, 1.0)).weights(3)
 
 
-def test_importing_config_registry_records_and_data_imports_no_torch() -> None:
-    import subprocess
-    import sys
-
-    code = (
-        "import sys, scalestudy.training.config, scalestudy.training.registry, scalestudy.training.records\n"
-        "import scalestudy.training.batches, scalestudy.training.data\n"
-        "scalestudy.training.data.require('digits')\n"
-        "sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_only_what_differs_from_the_defaults_is_kept() -> None:
     """So a key that a later version adds changes no trial's id."""
     assert changed(TrainConfig, TrainConfig(batch_size=2, learning_rate=0.1).to_dict()) == {

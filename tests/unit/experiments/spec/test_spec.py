@@ -89,14 +89,6 @@ def test_any_value_anywhere_gives_a_spec_or_a_spec_error(value):
             spec_of(text)
 
 
-def test_the_spec_loads_without_anything_heavy():
-    heavy = "matplotlib scipy pandas numpy torch ray mlflow"
-    ours = "scalestudy.experiments.spec.reading, scalestudy.experiments.plan.plan"
-    code = f"import sys, {ours}; print([m for m in '{heavy}'.split() if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 # --- the keys of `train`: one table for the spec and the training loop ------------------------------------------------
 
 

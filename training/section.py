@@ -358,7 +358,7 @@ def _item(text: str) -> str:
 def _as_mapping(section: type[Section], value: Any) -> str | None:
     """Return the mapping to write in place of a bare name: `{name: sgd}` for "sgd" where an optimizer is meant.
 
-    None for what is no text, and where no key of the section, or more than one, takes the name of something built in.
+    None for any other value, and for a name that several keys of the section, or none, may have.
     """
     if not isinstance(value, str):
         return None
@@ -424,10 +424,7 @@ def has_path_form(value: str) -> bool:
 
 
 def not_built_in(value: str, names: Collection[str]) -> tuple[str, str] | None:
-    """Return what is wrong with a value that is neither one of the names nor `package.module:callable`, and the remedy.
-
-    None: nothing is.
-    """
+    """Return what is wrong with a value and the remedy, or None if it is a name or `package.module:callable`."""
     if value in names or has_path_form(value):
         return None
     path = value.replace(".py:", ":").replace("/", ".")

@@ -113,7 +113,7 @@ def _how(option: str, field: FieldInfo) -> dict[str, Any]:
     if default is not None:
         meaning += f" (default: {text_of(default)})"
     metavar = "JSON" if kind is dict else option.strip("-").replace("-", "_").upper()
-    needed = {"required": True} if field.is_required() else {"default": argparse.SUPPRESS}
+    needed: dict[str, Any] = {"required": True} if field.is_required() else {"default": argparse.SUPPRESS}
     return {"type": functools.partial(_parse, field), **needed, "metavar": metavar, "help": meaning}
 
 

@@ -533,9 +533,12 @@ def default_of(field: FieldInfo) -> Any:
 
 
 @functools.cache
-def _defaults(section: type[Section]) -> Mapping[str, Any]:
-    """Return the defaults of the keys that have one."""
-    return {name: default_of(field) for name, field in section.model_fields.items() if not field.is_required()}
+def _keys(section: type[Section]) -> Mapping[str, tuple[Affects, Any, Any]]:
+    """Return what each key can change, its type, and its default: ABSENT if it is required. Each trial's id asks."""
+    return {
+        name: (affects(field), field.annotation, ABSENT if field.is_required() else default_of(field))
+        for name, field in section.model_fields.items()
+    }
 
 
 def meaning_of(field: FieldInfo) -> str:
@@ -568,17 +571,16 @@ def changed(
     always: dotted paths of keys that are kept at their defaults too.
     """
     kept: dict[str, Any] = {}
-    defaults = _defaults(section)
     for name, value in plain.items():
-        field = section.model_fields.get(name)
-        if field is not None and not matters(affects(field)):
+        affected, kind, default = _keys(section).get(name, (None, None, ABSENT))
+        if affected is not None and not matters(affected):
             continue
-        if field is not None and is_section(field.annotation):
+        if is_section(kind):
             below = [key.partition(".")[2] for key in always if key.startswith(f"{name}.")]
-            value = changed(typing.cast(type[Section], field.annotation), value, matters, below)
+            value = changed(kind, value, matters, below)
             if not value:
                 continue
-        elif name in defaults and value == defaults[name] and name not in always:
+        elif value == default and name not in always:
             continue
         kept[name] = value
     return kept

@@ -577,7 +577,7 @@ def changed(
             continue
         if is_section(kind):
             below = [key.partition(".")[2] for key in always if key.startswith(f"{name}.")]
-            value = changed(kind, value, matters, below)
+            value = changed(typing.cast(type[Section], kind), value, matters, below)
             if not value:
                 continue
         elif value == default and name not in always:

@@ -1,4 +1,4 @@
-"""What a shell offers when Tab is pressed: asked of a real bash, with the script that `--show-completion` prints."""
+"""What a shell offers when Tab is pressed: asked of a real bash, once `--install-completion` has run."""
 
 import os
 import shutil
@@ -16,7 +16,6 @@ from scalestudy.training.data import SOURCES
 from tests.support.studies import environment
 
 BASH = """
-eval "$(scalestudy --show-completion)" || exit 1
 complete -p scalestudy
 while IFS= read -r line; do
     read -ra COMP_WORDS <<< "$line"
@@ -25,7 +24,9 @@ while IFS= read -r line; do
     COMPREPLY=()
     _scalestudy_completion scalestudy
     echo "${COMPREPLY[@]}"
-done
+done <<'END'
+%s
+END
 """
 HEAVY = {"torch", "ray", "mlflow", "scipy", "matplotlib"}
 
@@ -47,34 +48,29 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.fixture
-def offered(folder):
-    """What bash offers for lines, each ended by Tab."""
+@pytest.mark.slow
+def test_bash_completes_once_that_is_installed(folder):
+    """The command that installs it asks which shell is its parent, here one that runs a file."""
+    home, install = folder / "home", folder / "home" / "install.sh"
+    home.mkdir()
+    install.write_text("scalestudy --install-completion\ntrue\n")
 
-    def ask(*lines):
-        script = folder / "ask.sh"  # by a file, for the shell that is asked about is the parent of the command
-        script.write_text(BASH)
+    def bash(*arguments):
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         told = subprocess.run(
-            ["bash", "--norc", script],
-            input="".join(f"{line}\n" for line in lines),
+            ["bash", *arguments],
             cwd=folder,
-            env=environment(PATH=path),
+            env=environment(PATH=path, HOME=str(home)),
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=240,
             check=False,
         )
-        assert (told.returncode, told.stderr) == (0, "")
-        registered, *answers = told.stdout.splitlines()
-        assert registered == "complete -o default -F _scalestudy_completion scalestudy"
-        return [answer.split() for answer in answers]
+        return told.returncode, told.stdout.splitlines()
 
-    return ask
-
-
-@pytest.mark.slow
-def test_bash_completes(offered):
+    assert bash("-ic", "complete -p scalestudy") == (1, [])
+    assert bash("--norc", install)[0] == 0
     asked = {
         "scalestudy run dig": ["digits-quick", "digits-mine.yml"],
         "scalestudy run digits-q": ["digits-quick"],
@@ -88,42 +84,9 @@ def test_bash_completes(offered):
         "scalestudy data fetch m": ["mnist"],
         "scalestudy run nothing-like-it": [],
     }
-    assert dict(zip(asked, offered(*asked), strict=True)) == asked
-
-
-INSTALL = "scalestudy --install-completion\ntrue\n"
-ASK = """\
-complete -p scalestudy
-COMP_WORDS=(scalestudy va) COMP_CWORD=1
-_scalestudy_completion scalestudy
-echo "${COMPREPLY[@]}"
-"""
-
-
-def test_once_installed_every_new_bash_completes(tmp_path):
-    """It takes no shell's name: it asks which shell is its parent, here one that runs a file."""
-    home, script = tmp_path / "home", tmp_path / "install.sh"
-    home.mkdir()
-    script.write_text(INSTALL)
-
-    def bash(*arguments):
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        told = subprocess.run(
-            ["bash", *arguments],
-            cwd=tmp_path,
-            env=environment(PATH=path, HOME=str(home)),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        return told.returncode, told.stdout.splitlines()
-
-    assert bash("-ic", "complete -p scalestudy") == (1, [])
-    assert bash("--norc", script)[0] == 0
-    registered = "complete -o default -F _scalestudy_completion scalestudy"
-    assert bash("-ic", ASK) == (0, [registered, "validate"])
+    code, (registered, *offered) = bash("-ic", BASH % "\n".join(asked))
+    assert (code, registered) == (0, "complete -o default -F _scalestudy_completion scalestudy")
+    assert dict(zip(asked, map(str.split, offered), strict=True)) == asked
 
 
 def parameters():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
 
@@ -19,4 +20,6 @@ def approved(text: str, path: Path) -> None:
         path.write_text(text, encoding="utf-8")
         return
     assert path.exists(), f"{path} is not there; {VARIABLE}=1 writes it, for you to read"
-    assert text == path.read_text(encoding="utf-8"), f"differs from {path}; {VARIABLE}=1 rewrites it, for you to read"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    differences = "\n".join(difflib.unified_diff(lines, text.splitlines(), "approved", "now", lineterm=""))
+    assert not differences, f"differs from {path}; {VARIABLE}=1 rewrites it, for you to read:\n{differences}"

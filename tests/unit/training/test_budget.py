@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from scalestudy.training.budget import Budget, budget_of
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.records import EpochRecord
+from scalestudy.training.section import ConfigError
 from tests.support.epochs import epoch_of
+from tests.support.training.helpers import make_config
 
 STEPS_PER_EPOCH = 8
 
@@ -118,6 +120,26 @@ def test_periods_are_the_whole_training(steps: int, every: int) -> None:
     assert sum(made) == steps
     assert made[-1] == 0
     assert all(0 < count <= every for count in made[:-1])
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"epochs": 2, "steps": 10}, "steps: 10 does not go with epochs 2: both say how long a training is"),
+        ({"epochs": 2, "eval_every": {"steps": 5}}, "does not go with epochs 2: a training of epochs is evaluated by"),
+        ({"steps": 9, "eval_every": {"epochs": 1}}, "does not go with steps 9: a training of steps is evaluated by"),
+        ({"epochs": 1, "eval_every": {"minutes": 1}}, "is not one of epochs, steps and tokens with a number"),
+        ({"epochs": 1, "eval_every": {"steps": 0}}, "has no whole number above 0"),
+        ({"epochs": 1, "eval_every": 5}, "is not one of epochs, steps and tokens with a number"),
+        ({"steps": 0}, "steps: 0 is too small"),
+        ({"steps": 5, "tokens": 5}, "tokens: 5 does not go with steps 5: both say how long a training is"),
+        ({"tokens": 5}, "tokens: 5 does not go with task null: only a task counts tokens"),
+        ({}, "epochs: null is no length; set one of epochs, steps, tokens"),
+    ],
+)
+def test_a_wrong_budget_is_refused(keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make_config(**({"epochs": None} | keys))
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**5), st.floats(0.5, 40))

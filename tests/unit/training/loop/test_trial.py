@@ -321,3 +321,8 @@ def test_a_stream_goes_on_too(kind: str, monkeypatch: pytest.MonkeyPatch) -> Non
     result = train(config, ALONE, hooks=[Pace(clock, slow=0)])
     # 7 of 12 steps of 4 ms are timed: 18 are lacking, 5 % more are 19
     assert [record.steps for record in result.records] == [12, 19 + 5]
+
+
+def test_seconds_need_steps() -> None:
+    with pytest.raises(ValueError, match=r"^min_seconds: 2\.0 needs max_steps"):
+        make_config(min_seconds=2.0)

@@ -218,7 +218,6 @@ def test_a_users_optimizer_is_checked(name: str, args: dict[str, Any], message: 
         ({"model": f"{WORKLOADS}:no_module", "model_args": {}}, "must return an nn.Module"),
         ({"model": f"{WORKLOADS}:parameterless", "model_args": {}}, "nothing to train"),
         ({"model_args": {"widths": [3]}}, "unexpected keyword argument 'widths'; it takes num_classes"),
-        ({"model_args": {"init": "zeros"}}, "model_args.init: 'zeros' is not built in"),
         ({"data_args": {"samples": 3}}, "unexpected keyword argument 'samples'"),
         (
             {"data": f"{WORKLOADS}:no_splits", "data_args": {}},

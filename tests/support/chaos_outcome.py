@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalestudy.experiments.study.folder import MODEL_FILE, StudyFolder
+from scalestudy.orchestration.tracking.mlflow_store import RUN_STATUS
 
 COMPUTED = ("epoch", "steps", "samples", "train_loss", "test_loss", "test_accuracy")
 """What an epoch's record holds that must not depend on what befell the study."""
@@ -101,6 +102,8 @@ def tracking_differences(store: str, folder: StudyFolder) -> list[str]:
         trial_id = run.data.tags.get("scalestudy.trial_id")
         if trial_id in trials:
             found += _run_differences(client, run, trials[trial_id])
+        elif trial_id is None and run.info.status != "FINISHED":
+            found.append(f"the study: MLflow says {run.info.status}, not FINISHED")
     return found
 
 
@@ -111,6 +114,7 @@ def _run_differences(client: Any, run: Any, trial: dict[str, Any]) -> Iterator[s
         recorded = [(epoch["epoch"], epoch[metric]) for epoch in trial["epochs"]]
         if points != recorded:
             yield f"{name}: MLflow has {metric} {points}, trials.jsonl {recorded}"
-    status = run.data.tags.get("scalestudy.status")
-    if status != trial["status"]:
-        yield f"{name}: MLflow says {status}, trials.jsonl {trial['status']}"
+    told = (run.data.tags.get("scalestudy.status"), run.info.status)
+    status = trial["status"]
+    if told != (status, RUN_STATUS.get(status, "FAILED")):
+        yield f"{name}: MLflow says {told}, trials.jsonl {status}"

@@ -319,7 +319,8 @@ def pairs_of_rates(worker: Worker, name: str, pairs: int) -> list[tuple[float, f
 
 def against_ddp(folder: Path, *, small: bool = False) -> Rows:
     """A row a world size and training: rates, and the ratio of both with its 90 % interval over the pairs."""
-    rows, turns = [], [2] if small else [PAIRS_AT_A_TIME] * (PAIRS // PAIRS_AT_A_TIME)
+    rows: Rows = []
+    turns = [2] if small else [PAIRS_AT_A_TIME] * (PAIRS // PAIRS_AT_A_TIME)
     with gloo_pool(2) as ranks:
         for world_size, name in itertools.product((1, 2), CONTESTS):
             found = [pair for count in turns for pair in ranks.run(world_size, pairs_of_rates, name, count)[0]]

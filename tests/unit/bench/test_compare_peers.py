@@ -4,8 +4,7 @@ import pytest
 import yaml
 
 from tests.bench import compare_peers
-from tests.bench.compare_peers import HEADER, TRIALS, Measured, sweep_of
-from tests.support.line_count import lines_written
+from tests.bench.compare_peers import HEADER, TRIALS, Measured, lines_written, sweep_of
 from tests.support.peer_kills import Kills, Loss, loss_of
 from tests.support.peers import OPTUNA, PROGRAMS, SCALESTUDY, TORCHRUN, WAYS, Trained
 

@@ -13,7 +13,7 @@
    Cut off, the same command goes on.
 
 Parts 7 and 8 read Fashion-MNIST from the folder that SCALESTUDY_DATA names, or where `scalestudy data fetch` has put
-it. `--small` proves that all parts but 7 work.
+it. `--small` proves that all parts work.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from tests.bench import (
     report,
     sync,
     tracking,
+    training,
     worlds,
 )
-from tests.bench.training import tables
-from tests.support.tables import print_parts, table
+from tests.support.tables import print_parts
 
 PARTS = {
     **engine.PARTS,
@@ -50,6 +50,8 @@ PARTS = {
     **batch_law.PARTS,
     **beyond.PARTS,
     **worlds.PARTS,
+    **training.PARTS,
+    **sync.PARTS,
 }
 NAMED = {**PARTS, **decision.PARTS}
 
@@ -60,11 +62,6 @@ def main(arguments: list[str]) -> None:
         require("fashion_mnist")  # now, and not after the first half hour
     print(f"\n{platform.processor() or platform.machine()}, {os.cpu_count()} cores\n", flush=True)
     print_parts(NAMED if arguments else PARTS, arguments)
-    if arguments:
-        return
-    for title, header, rows in tables():
-        print(f"### {title}\n\n{table(header, rows)}\n", flush=True)
-    print(f"### Gradient strategies\n\n{table(sync.HEADER, sync.strategy_rows())}")
 
 
 if __name__ == "__main__":

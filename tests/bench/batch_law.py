@@ -1,8 +1,8 @@
-"""What the analysis's intervals hold: steps over batch sizes, rule of the rate, noise scale, time to a target.
+"""`make bench BENCH=batch-law`: what the intervals hold of steps over batch sizes.
 
-Draws from known truths, 5 seeds a batch size and rate with 5 % noise unless a row says otherwise. The rate is chosen
-and its steps are taken as the analysis does it, so that what the choice costs is part of the figures. Prints Markdown
-tables of 1,000 draws a row; `--small`: 100.
+Draws from known truths, 5 seeds a batch size and rate with 5 % noise. The rate is chosen and its steps are taken as the
+analysis does it, so that what the choice costs is part of the figures. 1,000 draws a row; `--small`: 100. The tests of
+the analysis draw here for the rule of the rate, the noise scale and the time to a target, too.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scalestudy.experiments.analysis.answers.efficiency import law_through
@@ -21,7 +20,7 @@ from scalestudy.experiments.analysis.laws.power import fit_power, ratio_of_means
 from scalestudy.experiments.analysis.measures.intervals import over_seeds
 from scalestudy.experiments.analysis.measures.trainings import BatchPoint, BestRate, Costs, best_rate
 from tests.support.batch_studies import BatchTruth
-from tests.support.tables import Part, Rows, print_parts
+from tests.support.tables import Part, Rows
 
 DRAWS, FEW_DRAWS = 1000, 100
 OCTAVES = (-2, -1, 0, 1, 2)
@@ -52,12 +51,12 @@ class Rates:
         """One draw of a batch size."""
         if self.octaves:
             return truth.costs(size, generator, octaves=self.octaves)
-        return truth.costs_at(size, _grid_around(truth.best_rate(size), 2.0), generator)
+        return truth.costs_at(size, _grid_around(truth.best_rate(size)), generator)
 
 
-def _grid_around(rate: float, ratio: float) -> list[float]:
-    nearest = round(math.log(rate, ratio))
-    return [ratio**power for power in range(nearest - 4, nearest + 5)]
+def _grid_around(rate: float) -> list[float]:
+    nearest = round(math.log2(rate))
+    return [2.0**power for power in range(nearest - 4, nearest + 5)]
 
 
 RATES: Mapping[str, Rates] = {
@@ -130,46 +129,31 @@ def law_tallies(sizes: Sequence[int], rates: Rates, draws: int) -> dict[str, Tal
     return tallies
 
 
-def law_rows(draws: int) -> Iterator[list[str]]:
+def law_rows(draws: int) -> Rows:
     """Every choice of batch sizes with one grid of rates, and one choice with every grid."""
+    rows: Rows = []
     usual, first = "5 rates, neighbours take 16 % more steps", next(iter(SIZES))
     for sizes, rates in [*((each, usual) for each in SIZES), *((first, each) for each in RATES if each != usual)]:
         tallies = law_tallies(SIZES[sizes], RATES[rates], draws)
         shares = [f"{tallies[name].coverage:.1%}" for name in tallies]
         errors = [f"{tallies[name].error:.1%} ({tallies[name].bias:+.1%})" for name in ("s_min", "b_crit")]
-        yield [sizes, rates, *shares, *errors]
+        rows.append([sizes, rates, *shares, *errors])
+    return rows
 
 
-def exponent_tally(
-    sizes: Sequence[int], exponent: float, curvature: float, draws: int, *, ratio: float = 2.0, seeds: int = 5
-) -> Tally:
-    """The rule of the rate over draws, the best rate lying anywhere between the rates of a grid of this ratio."""
+def exponent_tally(sizes: Sequence[int], exponent: float, curvature: float, draws: int) -> Tally:
+    """The rule of the rate over draws, the best rate lying anywhere between the rates of a grid of powers of 2."""
     tally, generator = Tally(exponent), random.Random(0)
     for _ in range(draws):
-        rate = 0.4 * ratio ** generator.random()
+        rate = 0.4 * 2 ** generator.random()
         truth = BatchTruth(rate=rate, exponent=exponent, curvature=curvature)
         best = {}
         for size in sizes:
-            rates = _grid_around(truth.best_rate(size), ratio)
-            best[size] = best_rate(truth.costs_at(size, rates, generator, seeds=seeds))
+            best[size] = best_rate(truth.costs_at(size, _grid_around(truth.best_rate(size)), generator))
         known = [(size, each) for size, each in best.items() if each is not None and each.edge is None]
         places, found = zip(*known, strict=True)
         tally.add(fit_power(places, [each.middle for each in found], [each.width for each in found]).exponent)
     return tally
-
-
-def exponent_rows(draws: int) -> Iterator[list[str]]:
-    """Coverage of the exponent's interval, by design."""
-    for title in ("3 sizes, B_crit/2 to 2 B_crit", "5 sizes, B_crit/4 to 4 B_crit", "7 sizes, B_crit/8 to 8 B_crit"):
-        for ratio, seeds in ((2.0, 5), (3.0, 5), (2.0, 3), (2.0, 1)):
-            tallies = [
-                exponent_tally(SIZES[title], exponent, curvature, draws // 4, ratio=ratio, seeds=seeds)
-                for exponent in (0.5, 1.0)
-                for curvature in (0.05, 0.3)
-            ]
-            shares = [tally.coverage for tally in tallies]
-            error = statistics.median(abs(each) for tally in tallies for each in tally.errors)
-            yield [title, f"{ratio:g}", str(seeds), f"{min(shares):.1%} to {max(shares):.1%}", f"{error:.2f}"]
 
 
 def noise_tally(trainings: int, draws: int, scatter: float) -> Tally:
@@ -179,13 +163,6 @@ def noise_tally(trainings: int, draws: int, scatter: float) -> Tally:
         squares = [generator.gauss(1.0, scatter) for _ in range(trainings)]
         tally.add(ratio_of_means([300 * generator.gauss(1.0, scatter) for _ in range(trainings)], squares))
     return tally
-
-
-def noise_rows(draws: int) -> Iterator[list[str]]:
-    """Coverage of Fieller's interval."""
-    for trainings, scatter in ((5, 0.1), (5, 0.5), (25, 0.5), (25, 1.0)):
-        tally = noise_tally(trainings, draws, scatter)
-        yield [str(trainings), f"{scatter:.0%}", f"{tally.coverage:.1%}", f"{tally.error:.1%} ({tally.bias:+.1%})"]
 
 
 def seed_tally(seeds: int, draws: int, missed: float = 0.0) -> Tally:
@@ -200,38 +177,10 @@ def seed_tally(seeds: int, draws: int, missed: float = 0.0) -> Tally:
     return tally
 
 
-def seed_rows(draws: int) -> Iterator[list[str]]:
-    """Coverage of the intervals over seeds; below five they are ranges, and promise nothing."""
-    for seeds in (2, 3, 5, 10):
-        yield [str(seeds), f"{seed_tally(seeds, draws).coverage:.1%}"]
-
-
-TABLES: dict[str, tuple[str, list[str], Callable[[int], Iterator[list[str]]]]] = {
-    "batch-law": (
+PARTS = {
+    "batch-law": Part(
         "Steps over batch sizes: share of 90 % intervals that hold the truth, median error (bias)",
         ["batch sizes", "rate", "S_min", "B_crit", "E_min", "error of S_min", "error of B_crit"],
-        law_rows,
-    ),
-    "rate-rule": (
-        "Exponent of the rate: share of 90 % intervals that hold the truth, over exponents 1/2 and 1 and over grids "
-        "whose neighbours of the best rate take 5 % and 35 % more steps",
-        ["batch sizes", "ratio of rates", "seeds", "held", "median error"],
-        exponent_rows,
-    ),
-    "noise-scale": (
-        "Noise scale: share of 90 % intervals that hold the truth",
-        ["trainings", "scatter", "held", "median error (bias)"],
-        noise_rows,
-    ),
-    "seeds": ("Time to a target: share of intervals over seeds that hold the truth", ["seeds", "held"], seed_rows),
+        lambda folder, small=False: law_rows(FEW_DRAWS if small else DRAWS),
+    )
 }
-
-
-def _measured(measure: Callable[[int], Iterator[list[str]]]) -> Callable[..., Rows]:
-    return lambda folder, small=False: list(measure(FEW_DRAWS if small else DRAWS))
-
-
-PARTS = {name: Part(title, header, _measured(measure)) for name, (title, header, measure) in TABLES.items()}
-
-if __name__ == "__main__":
-    print_parts(PARTS, sys.argv[1:])

@@ -1,17 +1,16 @@
 """`make bench BENCH=beyond`: predictions of a step's time with more workers than were timed, against known truths.
 
-`python -m tests.bench.beyond [--small]`. Each draw is a world of `tests.support.step_worlds`, steps timed with 1 to 64
-workers, 8 a node, at three batch sizes, three repeats with 3 % noise, and the prediction of one of the batch sizes at
-twice and four times the workers. A world is identifiable where the truth's own form, fitted to as many timings, is
-within 10 % at twice the workers in 9 of 10 repetitions. It counts as answered where its interval is at most 1.5 wide
-(upper over lower) and nothing speaks against a prediction.
+Each draw is a world of `tests.support.step_worlds`, steps timed with 1 to 64 workers, 8 a node, at three batch sizes,
+three repeats with 3 % noise, and the prediction of one of the batch sizes at twice and four times the workers. A world
+is identifiable where the truth's own form, fitted to as many timings, is within 10 % at twice the workers in 9 of 10
+repetitions. It counts as answered where its interval is at most 1.5 wide (upper over lower) and nothing speaks against
+a prediction.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from scalestudy.experiments.analysis.laws.step_terms import Place
 from scalestudy.experiments.analysis.laws.step_time import fit_step_time
 from tests.bench.held_out import held_out_seed
 from tests.support.step_worlds import KINDS, StepWorld
-from tests.support.tables import Part, Rows, print_parts
+from tests.support.tables import Part, Rows
 
 WORKERS, BATCHES = (1, 2, 4, 8, 16, 32, 64), (256, 1024, 4096)
 REPEATS, NOISE = 3, 0.03
@@ -147,6 +146,3 @@ def beyond(folder: Path, *, small: bool = False) -> Rows:
 
 
 PARTS = {"beyond": Part("Steps with 2 and 4 times the workers timed", HEADER, beyond)}
-
-if __name__ == "__main__":
-    print_parts(PARTS, sys.argv[1:])

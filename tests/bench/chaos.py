@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,11 @@ from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.groups import actor
 from tests.support.chaos_outcome import Outcome, differences, model_differences, outcome_of, tracking_differences
 from tests.support.failing_nodes import FailingNodes
-from tests.support.faults import FAULTS, NODE_FAULTS, Fault, StopDriver, Strike, Target, plan_strikes
+from tests.support.faults import FAULTS, NODE_FAULTS, Fault, Strike, Target, plan_strikes, stop_driver
 from tests.support.faulty_proxy import Gateway, faulty_proxy
 from tests.support.lease_schedules import broken
-from tests.support.processes import named
-from tests.support.studies import command, environment, write_spec
+from tests.support.processes import named, title_of
+from tests.support.studies import command, environment, scalestudy, write_spec
 from tests.support.tables import table
 from tests.support.tracking_server import TrackingServer
 
@@ -92,7 +93,8 @@ class Place:
             tracking = {"uri": uri, "offline": "spool"}
             sections = {"workload": model | arguments, "tracking": tracking, **sections}
             spec = write_spec(path, name="chaos.yaml", **{**SPEC, **sections})
-            faults = {**FAULTS, "stop driver": StopDriver(stop_seconds), **(NODE_FAULTS if nodes else {})}
+            stop = partial(stop_driver, least_seconds=stop_seconds)
+            faults = {**FAULTS, "stop driver": stop, **(NODE_FAULTS if nodes else {})}
             yield cls(path, server, gateway, spec, faults, nodes)
 
     @property
@@ -172,7 +174,7 @@ class Ordeal:
         if strike.kind == "kill driver" and not self.place.nodes:
             self.homes |= ray_homes(self.target.driver)
         try:
-            done = self.place.faults[strike.kind].strike(self.target, strike.choice)
+            done = self.place.faults[strike.kind](self.target, strike.choice)
         except ProcessLookupError:
             return False  # the victim has just ended
         if done:
@@ -196,7 +198,7 @@ class Ordeal:
             self.place.nodes.settle()
         for pid in self.target.frozen:
             with suppress(OSError):
-                if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if "ray::" in title_of(pid):
                     os.kill(pid, signal.SIGKILL)
         for home in self.homes:
             shutil.rmtree(home, ignore_errors=True)
@@ -204,15 +206,9 @@ class Ordeal:
 
 def ray_homes(driver: int) -> set[Path]:
     """The folder of the Ray that a driver has started, as its processes' arguments tell it."""
-    words = [word for pid in named(driver, "raylet") for word in _arguments(pid)]
+    words = [word for pid in named(driver, "raylet") for word in title_of(pid).split()]
     found = (Path(word.partition("=")[2]) for word in words if word.startswith("--temp-dir="))
     return {home.parent for home in found if home.parent.name.startswith("scalestudy-")}
-
-
-def _arguments(pid: int) -> list[str]:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    return []
 
 
 def undisturbed(place: Place) -> Outcome:
@@ -240,14 +236,7 @@ def put_to_the_test(place: Place, expected: Outcome, strikes: list[Strike], name
 
 def sync_problems(place: Place, ordeal: Ordeal) -> list[str]:
     """Sends MLflow what it missed."""
-    done = subprocess.run(
-        command("ui", ordeal.folder.path, "--sync"),
-        cwd=place.path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = scalestudy("ui", ordeal.folder.path, "--sync", cwd=place.path)
     return [f"ui --sync ended with {done.returncode}: {done.stderr}"] if done.returncode else []
 
 

@@ -11,16 +11,16 @@ study of one trial, and nothing else is measured. To our spec and command the be
 from __future__ import annotations
 
 import argparse
+import ast
 import itertools
 import math
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.support.line_count import lines_written
 from tests.support.peer_kills import Kills, kill_workers
 from tests.support.peers import SCALESTUDY, WAYS, Sweep, Trained, Way, run
 from tests.support.tables import Part, Rows, print_parts
@@ -151,6 +151,21 @@ def only_kills(folder: Path, *, small: bool = False, ways: Sequence[Way] = WAYS,
         together = Kills(losses, finished=sum(study.finished for study in studies), planned=len(studies))
         rows.append([name, ", ".join(f"{loss.seconds:.1f}" for loss in losses), *kill_cells(together)])
     return rows
+
+
+def lines_written(files: Iterable[Path]) -> int:
+    """How many lines a user writes, of Python and YAML: those that are neither blank nor comment nor docstring."""
+    return sum(_lines_of(file) for file in files)
+
+
+def _lines_of(file: Path) -> int:
+    text = file.read_text("utf-8")
+    docstrings: set[int] = set()
+    for each in ast.walk(ast.parse(text)) if file.suffix == ".py" else ():
+        if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
+            docstrings |= set(range(each.lineno, (each.end_lineno or each.lineno) + 1))
+    lines = enumerate(map(str.strip, text.splitlines()), start=1)
+    return sum(1 for number, line in lines if line and not line.startswith("#") and number not in docstrings)
 
 
 TITLE = "The same study by scalestudy and by its peers"

@@ -1,7 +1,6 @@
 """`make bench BENCH=decision`: is what a cheap study recommends as good as the best cell of a brute-force grid?
 
-A perceptron of one hidden layer on 20,000 images of Fashion-MNIST, with one worker and with two
-(`python -m tests.bench.decision [--small]`):
+A perceptron of one hidden layer on 20,000 images of Fashion-MNIST, with one worker and with two:
 
 1. The grid: every cell with three seeds, each training stopped at the target. Its best cell has the least median time.
 2. The factorised study of the same space, with the same stop and ASHA, one cell held out. It recommends a cell, and
@@ -28,7 +27,6 @@ import math
 import os
 import shutil
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,7 +46,7 @@ from scalestudy.orchestration.study.folders import read_spec, spec_of
 from scalestudy.orchestration.tracking.entries import StudyJournal
 from scalestudy.orchestration.tracking.recorder import History
 from tests.bench.engine import local_ray
-from tests.support.tables import Part, Rows, print_parts
+from tests.support.tables import Part, Rows
 
 FOLDER = "SCALESTUDY_BENCH"
 """The variable of the environment that names the folder for the studies, in place of `runs`."""
@@ -232,6 +230,3 @@ def ratio(times: Sequence[float], base: Sequence[float]) -> tuple[float, float, 
 
 
 PARTS = {"decision": Part("What a factorised study recommends, against the best cell of the grid", HEADER, decision)}
-
-if __name__ == "__main__":
-    print_parts(PARTS, sys.argv[1:])

@@ -1,4 +1,4 @@
-"""`make bench`: what the engine costs. `python -m tests.bench.engine [--small] [PART]…` runs parts of it alone.
+"""`make bench BENCH="cold warm nothing packing"`: what the engine costs.
 
 cold: a group's cold start, against stock. warm: a trial in a warm group, beyond its training. nothing: trials that do
 nothing, through everything, and through Tune alone. packing: trials of several sizes on one machine.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ from tests.support.bench_models import NOTHING
 from tests.support.groups import group_pool
 from tests.support.schedules import lower_bound
 from tests.support.studies import write_spec
-from tests.support.tables import Part, Rows, print_parts
+from tests.support.tables import Part, Rows
 
 SIZES = (1, 2)
 MODELS = "tests.support.bench_models"
@@ -288,6 +287,3 @@ PARTS = {
     "nothing": Part("Trials that do nothing", HEADERS["nothing"], nothing),
     "packing": Part("Packing: 12 sleeping trials on 4 logical CPUs", HEADERS["packing"], packing),
 }
-
-if __name__ == "__main__":
-    print_parts(PARTS, sys.argv[1:])

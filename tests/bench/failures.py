@@ -1,14 +1,10 @@
-"""`make bench`: what a lost worker costs, and what MLflow costs the driver.
-
-`python -m tests.bench.failures [--small] [recovery] [points]` runs this part alone.
-"""
+"""`make bench BENCH="recovery points"`: what a lost worker costs, and what MLflow costs the driver."""
 
 from __future__ import annotations
 
 import os
 import signal
 import statistics
-import sys
 import time
 from pathlib import Path
 
@@ -23,7 +19,7 @@ from scalestudy.training.records import EpochRecord, epoch_metrics
 from tests.bench.engine import MODELS, local_ray
 from tests.support.groups import Pool, group_pool, wait_until
 from tests.support.synthetic_studies import study_of
-from tests.support.tables import Part, Rows, print_parts
+from tests.support.tables import Part, Rows
 
 RECOVERY_EPOCHS, RECOVERY_STEPS, STEP_SECONDS = 6, 20, 0.1
 
@@ -133,6 +129,3 @@ PARTS = {
         recovery,
     ),
 }
-
-if __name__ == "__main__":
-    print_parts(PARTS, sys.argv[1:])

@@ -1,14 +1,12 @@
-"""How well fits of a step's time meet known laws, and whether their intervals hold what they promise.
+"""`make bench BENCH=laws`: how well fits of a step's time meet known laws, and whether their intervals hold.
 
-`make bench` prints it; alone: `python -m tests.bench.laws [--small]`. Each draw is a law, five noisy timings a place,
-and a fit; the designs are in `tests.support.known_laws`. Nothing is left out: a draw whose fit gives no interval counts
-as one whose interval does not hold the truth.
+Each draw is a law, five noisy timings a place, and a fit; the designs are in `tests.support.known_laws`. Nothing is
+left out: a draw whose fit gives no interval counts as one whose interval does not hold the truth.
 """
 
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -20,7 +18,7 @@ from scalestudy.experiments.analysis.laws.step_terms import Constants, Place
 from scalestudy.experiments.analysis.laws.step_time import StepTimeLaw, fit_step_time
 from tests.support.known_laws import SHARES, WORKERS, any_law, figures, identified_law, timings
 from tests.support.step_worlds import between
-from tests.support.tables import Part, print_parts
+from tests.support.tables import Part
 
 DRAWS, FEW_DRAWS = 1_000, 100
 HEADER = ["figure", "draws", "median error", "error of 9 in 10", "truth within the 90 % interval"]
@@ -134,6 +132,3 @@ PARTS = {
         "Fits to draws from known laws", HEADER, lambda folder, small=False: rows(FEW_DRAWS if small else DRAWS)
     )
 }
-
-if __name__ == "__main__":
-    print_parts(PARTS, sys.argv[1:])

@@ -1,7 +1,6 @@
-"""`make bench`: a study of 10,000 trials of 10 epochs – its plan, its report, and the page that comes of it.
+"""`make bench BENCH=report`: the plan, the report and the page of a study of 10,000 trials of 10 epochs.
 
-`python -m tests.bench.report [--small]` runs this part alone. The commands are those that a user types, the start of
-Python included; the trials are synthetic.
+The commands are those that a user types, the start of Python included; the trials are synthetic.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,7 @@ from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.studies import command, environment
 from tests.support.synthetic_studies import spec_of
-from tests.support.tables import Part, Rows, print_parts
+from tests.support.tables import Part, Rows
 from tests.support.trials import Law, make_trials
 
 EPOCHS = 10
@@ -93,6 +91,3 @@ def run(*arguments: str, cwd: Path) -> Cost:
 
 
 PARTS = {"report": Part("The report of a large study", HEADER, report)}
-
-if __name__ == "__main__":
-    print_parts(PARTS, sys.argv[1:])

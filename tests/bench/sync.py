@@ -1,23 +1,25 @@
-"""What each gradient strategy costs: milliseconds a step, the exposed part of the synchronisation, bytes a step.
+"""`make bench BENCH=strategies`: milliseconds, speed-up, exposed synchronisation and bytes of every gradient strategy.
 
-`make bench` prints it; alone: `python -m tests.bench.sync`. Every worker is a process with one thread on this machine;
-the global batch is the same at every world size. The strategies of a model and world size run one after another,
-again and again, so that a disturbance meets all of them; the table has medians.
+Every worker is a process with one thread on this machine; the global batch is the same at every world size. The
+strategies of a model and world size run one after another, again and again, so that a disturbance meets all of them;
+the table has medians.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.distributed import Worker
 from scalestudy.training.registry import GRADIENT_SYNCS
 from tests.support.gloo import GlooPool, gloo_pool
+from tests.support.tables import Part, Rows
 
-HEADER = ["model", "workers", "strategy", "ms a step", "exposed sync, ms a step", "MB sent a step"]
+HEADER = ["model", "workers", "strategy", "ms a step", "speed-up", "exposed sync, ms a step", "MB sent a step"]
 WORLD_SIZES = (2, 4)
 ALONE = "–"  # one worker: nothing to synchronise
 LOCAL_STEPS = 8
@@ -44,11 +46,39 @@ class Cost:
     exposed_seconds: float
     bytes_sent: float  # by the rank that sends most
 
+    def cells(self, alone: float) -> list[str]:
+        """Of a row. alone: seconds of one worker."""
+        times = [f"{1000 * self.seconds:.1f}", f"{alone / self.seconds:.2f}", f"{1000 * self.exposed_seconds:.1f}"]
+        return [*times, f"{self.bytes_sent / 1e6:.3f}"]
 
-def strategy_rows(loads: tuple[Load, ...] = LOADS) -> list[list[str]]:
-    """The table's rows: for each model one worker, then every strategy at every world size."""
+
+def strategies(folder: Path, *, small: bool = False) -> Rows:
+    """For each model a row for one worker, then one for every strategy at every world size."""
+    rows: Rows = []
     with gloo_pool(max(WORLD_SIZES)) as pool:
-        return [row for load in loads for size in (1, *WORLD_SIZES) for row in _rows(pool, load, size)]
+        for load in [replace(LOADS[0], repeats=1)] if small else LOADS:
+            costs = {size: measured(pool, load, size) for size in (1, *WORLD_SIZES)}
+            alone = costs[1][ALONE].seconds
+            for size, found in costs.items():
+                rows += [[load.model, str(size), strategy, *cost.cells(alone)] for strategy, cost in found.items()]
+    return rows
+
+
+def measured(pool: GlooPool, load: Load, world_size: int) -> dict[str, Cost]:
+    """The medians of every strategy, the strategies taking turns."""
+    found: dict[str, list[Cost]] = defaultdict(list)
+    for _ in range(load.repeats):
+        for strategy in GRADIENT_SYNCS if world_size > 1 else [ALONE]:
+            config = _config(load, "ddp" if strategy == ALONE else strategy)
+            found[strategy].append(pool.run(world_size, train_and_measure, config)[0])
+    return {
+        strategy: Cost(
+            statistics.median(cost.seconds for cost in costs),
+            statistics.median(cost.exposed_seconds for cost in costs),
+            costs[0].bytes_sent,
+        )
+        for strategy, costs in found.items()
+    }
 
 
 def train_and_measure(worker: Worker, config: TrainConfig) -> Cost:
@@ -60,16 +90,6 @@ def train_and_measure(worker: Worker, config: TrainConfig) -> Cost:
     record = train(config, worker).records[-1]
     exposed = record.phases["gradient_sync"]
     return Cost(record.train_seconds / record.steps, exposed / record.steps, record.sync_bytes / record.steps)
-
-
-def _rows(pool: GlooPool, load: Load, world_size: int) -> list[list[str]]:
-    strategies = list(GRADIENT_SYNCS) if world_size > 1 else [ALONE]
-    costs: dict[str, list[Cost]] = defaultdict(list)
-    for _ in range(load.repeats):
-        for strategy in strategies:
-            config = _config(load, "ddp" if strategy == ALONE else strategy)
-            costs[strategy].append(pool.run(world_size, train_and_measure, config)[0])
-    return [[load.model, str(world_size), strategy, *_cells(costs[strategy])] for strategy in strategies]
 
 
 def _config(load: Load, strategy: str) -> TrainConfig:
@@ -86,18 +106,4 @@ def _config(load: Load, strategy: str) -> TrainConfig:
     )
 
 
-def _cells(costs: list[Cost]) -> list[str]:
-    milliseconds = 1000 * statistics.median(cost.seconds for cost in costs)
-    exposed = 1000 * statistics.median(cost.exposed_seconds for cost in costs)
-    return [f"{milliseconds:.1f}", f"{exposed:.1f}", f"{costs[0].bytes_sent / 1e6:.3f}"]
-
-
-def main() -> None:
-    """Prints the table as Markdown."""
-    from tests.support.tables import table
-
-    print(table(HEADER, strategy_rows()))
-
-
-if __name__ == "__main__":
-    main()
+PARTS = {"strategies": Part("Gradient strategies", HEADER, strategies)}

@@ -1,15 +1,14 @@
-"""`make bench`: what a tracking server with a database, a bucket and passwords costs a study, beside a file.
+"""`make bench BENCH=tracking`: what a tracking server with a database, a bucket and passwords costs, beside a file.
 
-`python -m tests.bench.tracking [--small]` runs this part alone; it needs Debian's PostgreSQL. The same small study runs
-against sqlite and a folder, against PostgreSQL and an S3 server by MLflow's server, and with the study's own folder in
-the bucket too, by turns. All share this machine, so that what the servers compute is part of the ratio.
+It needs Debian's PostgreSQL. The same small study runs against sqlite and a folder, against PostgreSQL and an S3 server
+by MLflow's server, and with the study's own folder in the bucket too, by turns. All share this machine, so that what
+the servers compute is part of the ratio.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.mlflow_stack import MlflowStack, mlflow_stack
 from tests.support.studies import scalestudy, write_spec
-from tests.support.tables import Part, Rows, print_parts
+from tests.support.tables import Part, Rows
 
 RUNS, EPOCHS = 5, 20
 HEADER = ["store", "studies", "trials × epochs", "study's wall, s", "ratio", "command, s", "ratio"]
@@ -65,6 +64,3 @@ def _study(place: Path, storage: str, epochs: int, variables: dict[str, str]) ->
 
 
 PARTS = {"tracking": Part("A study against PostgreSQL and S3", HEADER, tracking)}
-
-if __name__ == "__main__":
-    print_parts(PARTS, sys.argv[1:])

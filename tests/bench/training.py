@@ -1,4 +1,4 @@
-"""`make bench`, second part: the training loop against loops written by hand. Prints Markdown tables of medians.
+"""`make bench BENCH="loop measuring uneven book accuracy"`: the training loop against loops written by hand.
 
 Everything in a table runs in one process, or one group of processes, in turn: what disturbs one disturbs all.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import atexit
 import gzip
+import itertools
 import math
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +38,8 @@ from scalestudy.training.loop.noise_scale import NoiseScale
 from scalestudy.training.loop.train import train
 from scalestudy.training.models import LeNet
 from scalestudy.training.seeding import epoch_order, seed_parameters
-from tests.support.gloo import GlooPool, gloo_pool
+from tests.support.gloo import gloo_pool
+from tests.support.tables import Part, Rows, print_parts
 
 CPU = torch.device("cpu")
 REPEATS = 3
@@ -68,12 +71,12 @@ def rate_of(config: TrainConfig, worker: Worker, hooks: Sequence[Hook] = ()) -> 
     return rate
 
 
-def rounds(runs: dict[str, Callable[[], float]], repeats: int = REPEATS) -> list[dict[str, float]]:
+def rounds(runs: dict[str, Callable[[], float]], repeats: int) -> list[dict[str, float]]:
     """Each run's figure in every round, the runs taking turns; the first round is thrown away."""
     return [{name: run() for name, run in runs.items()} for _ in range(repeats + 1)][1:]
 
 
-def in_turn(runs: dict[str, Callable[[], float]], repeats: int = REPEATS) -> dict[str, float]:
+def in_turn(runs: dict[str, Callable[[], float]], repeats: int) -> dict[str, float]:
     """The median of each run's figures over the rounds."""
     found = rounds(runs, repeats)
     return {name: statistics.median(each[name] for each in found) for name in runs}
@@ -130,10 +133,10 @@ def books_rate(num_workers: int) -> float:
     return sum(sizes) / (time.perf_counter() - started)
 
 
-def against_the_book(threads: int = 2) -> list[list[str]]:
+def against_the_book(folder: Path, *, small: bool = False) -> Rows:
     """A row a way: examples a second of LeNet on one worker with two threads, and against the book's best loop."""
-    torch.set_num_threads(threads)
-    worker = Worker(0, 1, CPU, threads=threads)
+    torch.set_num_threads(2)
+    worker = Worker(0, 1, CPU, threads=2)
     data = {"data": "fashion_mnist", "data_args": {}}
     ways = {
         "fp32": {},
@@ -146,16 +149,17 @@ def against_the_book(threads: int = 2) -> list[list[str]]:
         f"the book's, DataLoader({workers})": lambda workers=workers: books_rate(workers) for workers in (0, 2, 4)
     }
     runs |= {name: lambda way=way: rate_of(config_of(**data, **way), worker) for name, way in ways.items()}
-    found = in_turn(runs, repeats=3)
+    found = in_turn(runs, repeats=1 if small else REPEATS)
     best = max(rate for name, rate in found.items() if "book" in name)
     return [[name, f"{rate:,.0f}", f"{rate / best:.2f}"] for name, rate in found.items()]
 
 
-def accuracies() -> list[list[str]]:
+def accuracies(folder: Path, *, small: bool = False) -> Rows:
     """A row a way: test accuracy of LeNet on all of Fashion-MNIST after the same epochs, over five seeds."""
-    found = {"the book's": [books_accuracy(seed) for seed in SEEDS]}
+    seeds = SEEDS[:1] if small else SEEDS
+    found = {"the book's": [books_accuracy(seed) for seed in seeds]}
     for name, way in {"fp32": {}, "bf16, channels-last": {"precision": "bf16", "channels_last": True}}.items():
-        found[name] = [our_accuracy(seed, way) for seed in SEEDS]
+        found[name] = [our_accuracy(seed, way) for seed in seeds]
     return [
         [name, f"{statistics.median(values):.4f}", f"{min(values):.4f} – {max(values):.4f}"]
         for name, values in found.items()
@@ -313,12 +317,12 @@ def pairs_of_rates(worker: Worker, name: str, pairs: int) -> list[tuple[float, f
     return found[1:]
 
 
-def against_ddp(ranks: GlooPool, pairs: int = PAIRS) -> list[list[str]]:
+def against_ddp(folder: Path, *, small: bool = False) -> Rows:
     """A row a world size and training: rates, and the ratio of both with its 90 % interval over the pairs."""
-    rows = []
-    for world_size in (1, 2):
-        for name in CONTESTS:
-            turns = [min(PAIRS_AT_A_TIME, pairs - done) for done in range(0, pairs, PAIRS_AT_A_TIME)]
+    rows: Rows = []
+    turns = [2] if small else [PAIRS_AT_A_TIME] * (PAIRS // PAIRS_AT_A_TIME)
+    with gloo_pool(2) as ranks:
+        for world_size, name in itertools.product((1, 2), CONTESTS):
             found = [pair for count in turns for pair in ranks.run(world_size, pairs_of_rates, name, count)[0]]
             ours, theirs = (statistics.median(rates) for rates in zip(*found, strict=True))
             ratio = Ratio.of([one / other for one, other in found])
@@ -347,24 +351,10 @@ class Ratio:
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
-# --- speed-up, hooks, uneven workers ------------------------------------------------------------------------------
+# --- hooks, uneven workers ---------------------------------------------------------------------------------------
 
 
-def strategy_rate(worker: Worker, strategy: str) -> float:
-    """Examples a second of a strategy; with one rank alone, of one worker."""
-    return rate_of(config_of(gradient_sync=strategy), worker)
-
-
-def speed_up(ranks: GlooPool) -> list[list[str]]:
-    """A row a strategy: two workers with a thread each against one, batch 256."""
-    strategies = ["ddp", "naive", "flat", "ring", "bf16", "powersgd", "local_sgd"]
-    runs: dict[str, Callable[[], float]] = {"1 × 1": lambda: ranks.run(1, strategy_rate, "ddp")[0]}
-    runs |= {name: lambda name=name: ranks.run(2, strategy_rate, name)[0] for name in strategies}
-    found = in_turn(runs)
-    return [[name, f"{rate:,.0f}", f"{rate / found['1 × 1']:.2f}"] for name, rate in found.items()]
-
-
-def hook_costs(worker: Worker, batch_size: int) -> dict[str, float]:
+def hook_costs(worker: Worker, batch_size: int, repeats: int) -> dict[str, float]:
     """What measuring costs, as a share of the step: medians over rounds, within which the rates are compared."""
     from scalestudy.training.loop import measures
 
@@ -384,7 +374,7 @@ def hook_costs(worker: Worker, batch_size: int) -> dict[str, float]:
             "without phases": without_phases,
             "with noise scale": lambda: rate_of(config, worker, [NoiseScale()]),
         },
-        repeats=9,
+        repeats,
     )
     return {
         "phase timing": statistics.median(each["without phases"] / each["plain"] for each in found) - 1,
@@ -392,12 +382,12 @@ def hook_costs(worker: Worker, batch_size: int) -> dict[str, float]:
     }
 
 
-def costs_of_measuring(ranks: GlooPool) -> list[list[str]]:
+def costs_of_measuring(folder: Path, *, small: bool = False) -> Rows:
     """A row a world size and batch: share of a step that phase timing and the noise scale cost."""
     rows = []
-    for world_size in (1, 2):
-        for batch_size in (64, 256):
-            found = ranks.run(world_size, hook_costs, batch_size)[0]
+    with gloo_pool(2) as ranks:
+        for world_size, batch_size in itertools.product((1, 2), (64, 256)):
+            found = ranks.run(world_size, hook_costs, batch_size, 1 if small else 9)[0]
             rows.append([f"{world_size} × 1", str(batch_size), *(f"{100 * cost:+.1f} %" for cost in found.values())])
     return rows
 
@@ -420,38 +410,35 @@ def shards_rate(worker: Worker, shards: str) -> float:
     return rate_of(config_of(model="tests.bench.training:HalfSpeedLeNet", shards=shards), worker)
 
 
-def uneven(ranks: GlooPool) -> list[list[str]]:
+def uneven(folder: Path, *, small: bool = False) -> Rows:
     """A row a way of splitting: milliseconds a step, against even shards."""
-    runs = {name: lambda name=name: ranks.run(2, shards_rate, name)[0] for name in ("even", "speed")}
-    found = in_turn(runs)
+    with gloo_pool(2) as ranks:
+        runs = {name: lambda name=name: ranks.run(2, shards_rate, name)[0] for name in ("even", "speed")}
+        found = in_turn(runs, 1 if small else REPEATS)
     return [[name, f"{256_000 / rate:.1f}", f"{found['even'] / rate:.2f}"] for name, rate in found.items()]
 
 
-def tables() -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Every table of this part: title, header, rows."""
-    with gloo_pool(2) as ranks:
-        yield (
-            "A DDP loop written by hand",
-            ["workers × threads", "training", "ours, examples/s", "by hand", f"ratio, {PAIRS} pairs (90 %)"],
-            against_ddp(ranks),
-        )
-        yield "Two workers against one, batch 256", ["strategy", "images/s", "speed-up"], speed_up(ranks)
-        yield (
-            "What measuring costs of a step",
-            ["workers × threads", "batch", "phase timing", "noise scale"],
-            costs_of_measuring(ranks),
-        )
-        yield "One worker at half speed", ["shards", "ms a step", "of even"], uneven(ranks)
-    yield (
+PARTS = {
+    "loop": Part(
+        "A DDP loop written by hand",
+        ["workers × threads", "training", "ours, examples/s", "by hand", f"ratio, {PAIRS} pairs (90 %)"],
+        against_ddp,
+    ),
+    "measuring": Part(
+        "What measuring costs of a step",
+        ["workers × threads", "batch", "phase timing", "noise scale"],
+        costs_of_measuring,
+    ),
+    "uneven": Part("One worker at half speed", ["shards", "ms a step", "of even"], uneven),
+    "book": Part(
         "LeNet on Fashion-MNIST, one worker, two threads",
         ["loop", "images/s", "of the book's best"],
-        against_the_book(),
-    )
-    yield f"Test accuracy after {ACCURACY_EPOCHS} epochs, {len(SEEDS)} seeds", ["loop", "median", "range"], accuracies()
-
+        against_the_book,
+    ),
+    "accuracy": Part(
+        f"Test accuracy after {ACCURACY_EPOCHS} epochs, {len(SEEDS)} seeds", ["loop", "median", "range"], accuracies
+    ),
+}
 
 if __name__ == "__main__":
-    from tests.support.tables import table
-
-    for title, header, rows in tables():
-        print(f"\n### {title}\n\n{table(header, rows)}", flush=True)
+    print_parts(PARTS, sys.argv[1:])

@@ -1,11 +1,10 @@
 """`make bench BENCH=worlds`: whether the cell that is named fastest is, and whether its time is what is told.
 
-`python -m tests.bench.worlds [--small]`. Each draw is a world (`tests.support.worlds`): a study whose truth is known.
-An oracle (`tests.support.oracle`) gets the same records. A row a stratum: noise, seeds and missing trials, once with
-worlds that follow the laws and once with worlds that don't. Everything else is drawn. Goals: right in 0.95 of the
-oracle's share (0.85 where laws do not hold), at most 2 points below the better of cells alone and law alone; the time
-told 0.97 to 1.03 of the true one; its interval holds the truth in 85 to 95 %. A goal is missed where its figure is off
-by more than three standard errors.
+Each draw is a world (`tests.support.worlds`): a study whose truth is known. An oracle (`tests.support.oracle`) gets the
+same records. A row a stratum: noise, seeds and missing trials, once with worlds that follow the laws and once with
+worlds that don't. Everything else is drawn. Goals: right in 0.95 of the oracle's share (0.85 where laws do not hold),
+at most 2 points below the better of cells alone and law alone; the time told 0.97 to 1.03 of the true one; its interval
+holds the truth in 85 to 95 %. A goal is missed where its figure is off by more than three standard errors.
 
 A second table judges verdicts (`tests.support.verdict_worlds`): where every share is below half its threshold any may
 come up in 5 % of the draws; what is at twice its threshold has to in 80 %.
@@ -16,7 +15,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -25,7 +23,7 @@ import numpy as np
 
 from tests.bench.held_out import held_out_seed
 from tests.support.judging import Verdict, judged, middle, share
-from tests.support.tables import Part, Rows, print_parts
+from tests.support.tables import Part, Rows
 from tests.support.verdict_worlds import CAUSES, verdicts_drawn
 from tests.support.worlds import World
 
@@ -151,6 +149,3 @@ PARTS = {
     "worlds": Part("The cell named fastest against the true best", HEADER, worlds),
     "causes": Part("Verdicts where nothing is the matter, and where one thing is", CAUSES_HEADER, causes),
 }
-
-if __name__ == "__main__":
-    print_parts(PARTS, sys.argv[1:])

@@ -42,17 +42,16 @@ class BatchTruth:
         return self.s_min * (1 + self.b_crit / batch_size) * math.exp(self.curvature * off**2)
 
     def costs(
-        self, batch_size: int, generator: random.Random, *, octaves: Sequence[float] = (-2, -1, 0, 1, 2), seeds: int = 5
+        self, batch_size: int, generator: random.Random, *, octaves: Sequence[float] = (-2, -1, 0, 1, 2)
     ) -> Costs:
         """`costs_at` rates so many octaves from the best one."""
         rates = [self.best_rate(batch_size) * 2.0**octave for octave in octaves]
-        return self.costs_at(batch_size, rates, generator, seeds=seeds)
+        return self.costs_at(batch_size, rates, generator)
 
-    def costs_at(self, batch_size: int, rates: Sequence[float], generator: random.Random, *, seeds: int = 5) -> Costs:
-        """Steps of a batch size by rate and seed."""
+    def costs_at(self, batch_size: int, rates: Sequence[float], generator: random.Random) -> Costs:
+        """Steps of a batch size by rate and by each of five seeds."""
         return {
-            rate: {seed: self.steps(batch_size, rate) * self._scatter(generator) for seed in range(seeds)}
-            for rate in rates
+            rate: {seed: self.steps(batch_size, rate) * self._scatter(generator) for seed in range(5)} for rate in rates
         }
 
     def _scatter(self, generator: random.Random) -> float:

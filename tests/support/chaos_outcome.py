@@ -101,6 +101,8 @@ def tracking_differences(store: str, folder: StudyFolder) -> list[str]:
         trial_id = run.data.tags.get("scalestudy.trial_id")
         if trial_id in trials:
             found += _run_differences(client, run, trials[trial_id])
+        elif trial_id is None and run.info.status != "FINISHED":
+            found.append(f"the study: MLflow says {run.info.status}, not FINISHED")
     return found
 
 
@@ -111,6 +113,6 @@ def _run_differences(client: Any, run: Any, trial: dict[str, Any]) -> Iterator[s
         recorded = [(epoch["epoch"], epoch[metric]) for epoch in trial["epochs"]]
         if points != recorded:
             yield f"{name}: MLflow has {metric} {points}, trials.jsonl {recorded}"
-    status = run.data.tags.get("scalestudy.status")
-    if status != trial["status"]:
-        yield f"{name}: MLflow says {status}, trials.jsonl {trial['status']}"
+    told, status = (run.data.tags.get("scalestudy.status"), run.info.status), trial["status"]
+    if told != (status, "FINISHED" if status == "finished" else "FAILED"):  # a study of this kind has no other
+        yield f"{name}: MLflow says {told}, trials.jsonl {status}"

@@ -1,7 +1,7 @@
 """Faults that strike a running study, and the schedule by which they do: decided by a seed alone.
 
-A fault is a small class with one method, which harms the study and says what it did, or gives None when there is
-nothing to harm yet; it is then tried again.
+A fault is a function of the target and of a choice in [0, 1). It harms the study and says what it did, or gives None
+when there is nothing to harm yet; it is then tried again.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.chaos_models import ORDER
@@ -75,12 +75,7 @@ class Target:
         return self.processes(WORKER)
 
 
-class Fault(Protocol):
-    """Something that goes wrong."""
-
-    def strike(self, target: Target, choice: float) -> str | None:
-        """Harms the study; what was done, or None: nothing yet."""
-        ...
+Fault = Callable[[Target, float], str | None]
 
 
 def pick(options: Sequence[int], choice: float) -> int:
@@ -88,65 +83,53 @@ def pick(options: Sequence[int], choice: float) -> int:
     return options[int(choice * len(options))]
 
 
-@dataclass(frozen=True)
-class SignalWorker:
-    """A signal to one worker: SIGKILL, or SIGSTOP, by which it holds its connections and says nothing more."""
-
-    number: signal.Signals
-    did: str
-
-    def strike(self, target: Target, choice: float) -> str | None:
-        workers = target.workers()
-        if not workers:
-            return None
-        os.kill(victim := pick(workers, choice), self.number)
-        if self.number == signal.SIGSTOP:
-            target.frozen.append(victim)
-        return f"{self.did} worker {victim}, one of {len(workers)}"
+def kill_worker(target: Target, choice: float) -> str | None:
+    """SIGKILL to one worker."""
+    workers = target.workers()
+    if not workers:
+        return None
+    os.kill(victim := pick(workers, choice), signal.SIGKILL)
+    return f"killed worker {victim}, one of {len(workers)}"
 
 
-KILL_WORKER, FREEZE_WORKER = SignalWorker(signal.SIGKILL, "killed"), SignalWorker(signal.SIGSTOP, "froze")
+def freeze_worker(target: Target, choice: float) -> str | None:
+    """SIGSTOP to one worker, by which it holds its connections and says nothing more."""
+    workers = target.workers()
+    if not workers:
+        return None
+    os.kill(victim := pick(workers, choice), signal.SIGSTOP)
+    target.frozen.append(victim)
+    return f"froze worker {victim}, one of {len(workers)}"
 
 
-class RaiseOnOneRank:
+def raise_on_one_rank(target: Target, choice: float) -> str | None:
     """The user's model raises on the rank that comes first."""
-
-    def strike(self, target: Target, choice: float) -> str | None:
-        (target.orders / ORDER).touch()
-        return "ordered an exception"
+    (target.orders / ORDER).touch()
+    return "ordered an exception"
 
 
-class KillDriver:
+def kill_driver(target: Target, choice: float) -> str | None:
     """SIGKILL to the process that runs the study; whoever watches it resumes it."""
-
-    def strike(self, target: Target, choice: float) -> str | None:
-        if not target.workers():  # it has hardly begun
-            return None
-        os.kill(target.driver, signal.SIGKILL)
-        return f"killed the driver {target.driver}"
+    if not target.workers():  # it has hardly begun
+        return None
+    os.kill(target.driver, signal.SIGKILL)
+    return f"killed the driver {target.driver}"
 
 
-@dataclass(frozen=True)
-class StopDriver:
+def stop_driver(target: Target, choice: float, *, least_seconds: float = 15.0) -> str | None:
     """The driver and Tune's processes stand still, longer than the study's limit for a stalled trial, and go on.
 
     Workers, the pool and Ray go on meanwhile, as on a cluster whose head is overloaded. least_seconds: for so long.
     """
-
-    least_seconds: float = 15.0
-
-    def strike(self, target: Target, choice: float) -> str | None:
-        followers = target.processes(FOLLOWER)
-        if not target.workers() or not followers:
-            return None
-        stopped = [target.driver, *followers]
-        for pid in stopped:
-            os.kill(pid, signal.SIGSTOP)
-        seconds = self.least_seconds + 5 * choice
-        timer = threading.Timer(seconds, _continue, (stopped,))
-        timer.start()
-        target.timers.append(timer)
-        return f"stopped the driver and {len(followers)} processes of Tune for {seconds:.0f} s"
+    followers = target.processes(FOLLOWER)
+    if not target.workers() or not followers:
+        return None
+    stopped = [target.driver, *followers]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    seconds = least_seconds + 5 * choice
+    _later(target, seconds, lambda: _continue(stopped))
+    return f"stopped the driver and {len(followers)} processes of Tune for {seconds:.0f} s"
 
 
 def _continue(pids: Sequence[int]) -> None:
@@ -155,45 +138,41 @@ def _continue(pids: Sequence[int]) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-class TrackingDown:
+def _later(target: Target, seconds: float, act: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, act)
+    timer.start()
+    target.timers.append(timer)
+
+
+def tracking_down(target: Target, choice: float) -> str | None:
     """The tracking server goes away for some seconds."""
-
-    def strike(self, target: Target, choice: float) -> str | None:
-        if not target.server.stop():
-            return None
-        seconds = 2 + 6 * choice
-        timer = threading.Timer(seconds, target.server.start)
-        timer.start()
-        target.timers.append(timer)
-        return f"stopped the tracking server for {seconds:.0f} s"
+    if not target.server.stop():
+        return None
+    seconds = 2 + 6 * choice
+    _later(target, seconds, target.server.start)
+    return f"stopped the tracking server for {seconds:.0f} s"
 
 
-class LostAnswers:
+def lose_answers(target: Target, choice: float) -> str | None:
     """What the tracking server was told is committed, and answered with 503 by the gateway before it."""
-
-    def strike(self, target: Target, choice: float) -> str | None:
-        target.gateway.lose(count := 1 + int(5 * choice))
-        return f"lost {count} of the tracking server's answers"
+    target.gateway.lose(count := 1 + int(5 * choice))
+    return f"lost {count} of the tracking server's answers"
 
 
-class LoseNode:
+def lose_node(target: Target, choice: float) -> str | None:
     """SIGKILL for a raylet, as for a machine that dies; another comes some seconds later."""
-
-    def strike(self, target: Target, choice: float) -> str | None:
-        node = _node(target, choice)
-        if node is None or not target.nodes or not target.nodes.lose(node, seconds=3 + 5 * choice):
-            return None
-        return f"lost the node {node.node_id[:8]}"
+    node = _node(target, choice)
+    if node is None or not target.nodes or not target.nodes.lose(node, seconds=3 + 5 * choice):
+        return None
+    return f"lost the node {node.node_id[:8]}"
 
 
-class DrainNode:
+def drain_node(target: Target, choice: float) -> str | None:
     """A notice that a node will go, as of a spot machine; it does, and another comes."""
-
-    def strike(self, target: Target, choice: float) -> str | None:
-        node, seconds = _node(target, choice), 10 + int(10 * choice)
-        if node is None or not target.nodes or not target.nodes.drain(node, seconds):
-            return None
-        return f"told that the node {node.node_id[:8]} goes in {seconds} s"
+    node, seconds = _node(target, choice), 10 + int(10 * choice)
+    if node is None or not target.nodes or not target.nodes.drain(node, seconds):
+        return None
+    return f"told that the node {node.node_id[:8]} goes in {seconds} s"
 
 
 def _node(target: Target, choice: float) -> Any:
@@ -202,29 +181,25 @@ def _node(target: Target, choice: float) -> Any:
     return others[int(choice * len(others))] if others else None
 
 
-class ForeignJob:
+def foreign_job(target: Target, choice: float) -> str | None:
     """A job that is no study asks for one or two CPUs of the cluster."""
-
-    def strike(self, target: Target, choice: float) -> str | None:
-        if not target.nodes:
-            return None
-        cpus, seconds = 1 + int(2 * choice), 5 + 10 * choice
-        target.nodes.hold(cpus, seconds)
-        return f"began a job that wants {cpus} CPUs for {seconds:.0f} s"
+    if not target.nodes:
+        return None
+    cpus, seconds = 1 + int(2 * choice), 5 + 10 * choice
+    target.nodes.hold(cpus, seconds)
+    return f"began a job that wants {cpus} CPUs for {seconds:.0f} s"
 
 
-class CorruptCheckpoint:
+def corrupt_checkpoint(target: Target, choice: float) -> str | None:
     """Flips a byte of the newest checkpoint, then kills a worker, so that somebody reads it."""
-
-    def strike(self, target: Target, choice: float) -> str | None:
-        folders = target.folder.path.glob("checkpoints/*/*/*")
-        try:
-            newest = max((file for file in folders if file.is_file()), key=lambda file: file.stat().st_mtime_ns)
-            flip_byte(newest, choice)
-        except (ValueError, FileNotFoundError):
-            return None  # there is none, or it was replaced just now
-        killed = KILL_WORKER.strike(target, choice)
-        return killed and f"flipped a byte of {newest.parent.name}/{newest.name}; {killed}"
+    folders = target.folder.path.glob("checkpoints/*/*/*")
+    try:
+        newest = max((file for file in folders if file.is_file()), key=lambda file: file.stat().st_mtime_ns)
+        flip_byte(newest, choice)
+    except (ValueError, FileNotFoundError):
+        return None  # there is none, or it was replaced just now
+    killed = kill_worker(target, choice)
+    return killed and f"flipped a byte of {newest.parent.name}/{newest.name}; {killed}"
 
 
 def flip_byte(file: Path, choice: float) -> None:
@@ -240,14 +215,14 @@ def flip_byte(file: Path, choice: float) -> None:
 
 
 FAULTS: dict[str, Fault] = {
-    "kill worker": KILL_WORKER,
-    "freeze worker": FREEZE_WORKER,
-    "exception": RaiseOnOneRank(),
-    "kill driver": KillDriver(),
-    "stop driver": StopDriver(),
-    "tracking down": TrackingDown(),
-    "lost answers": LostAnswers(),
-    "corrupt checkpoint": CorruptCheckpoint(),
+    "kill worker": kill_worker,
+    "freeze worker": freeze_worker,
+    "exception": raise_on_one_rank,
+    "kill driver": kill_driver,
+    "stop driver": stop_driver,
+    "tracking down": tracking_down,
+    "lost answers": lose_answers,
+    "corrupt checkpoint": corrupt_checkpoint,
 }
-NODE_FAULTS: dict[str, Fault] = {"lose node": LoseNode(), "drain node": DrainNode(), "foreign job": ForeignJob()}
+NODE_FAULTS: dict[str, Fault] = {"lose node": lose_node, "drain node": drain_node, "foreign job": foreign_job}
 """Of a study that has joined a cluster."""

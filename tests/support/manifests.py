@@ -1,4 +1,4 @@
-"""The manifests of infra/, read as Kubernetes and Ray read them."""
+"""The manifests of infra/, read as Kubernetes and Ray read them, and the versions that they repeat."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from packaging.utils import canonicalize_name
 
 from tests.support.studies import REPOSITORY
 
 INFRA = REPOSITORY / "infra"
 KUBERAY = ["raycluster", "rayjob"]
+
+
+def pinned(package: str) -> str | None:
+    """Return the version in constraints.txt."""
+    lines = (REPOSITORY / "constraints.txt").read_text("utf-8").splitlines()
+    versions = {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
+    return versions.get(canonicalize_name(package))
 
 
 def read(name: str) -> dict[str, Any]:

@@ -9,15 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import boto3
 import psycopg2
 
-from tests.support.groups import wait_until
-from tests.support.ports import free_ports, listens
+from tests.support.object_store import BUCKET, ObjectStore
+from tests.support.ports import free_ports
 from tests.support.studies import REPOSITORY, environment
 
 SCRIPT = REPOSITORY / "infra" / "mlflow" / "server.sh"
-USER, BUCKET = "alice", "studies"
+USER = "alice"
 SECRETS = {
     "MLFLOW_ADMIN_PASSWORD": "administrator-7f3a",
     "MLFLOW_SECRET_KEY": "signs-the-forms-51c9",
@@ -28,16 +27,17 @@ PASSWORD = "alice-and-nobody-2e"
 
 
 class MlflowStack:
-    """The parts, with ports, a settings file and a folder of their own. The S3 server forgets all when it ends."""
+    """The parts, with ports, a settings file and a folder of their own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port, self.postgres_port, self.s3_port = free_ports(3)
+        self.store = ObjectStore(folder, empty=True)
+        self.port, self.postgres_port = free_ports(2)
         settings = {
             "MLFLOW_PORT": self.port,
             "MLFLOW_ADMIN_USERNAME": "admin",
             "POSTGRES_PORT": self.postgres_port,
-            "S3_ENDPOINT_URL": self.s3_url,
+            "S3_ENDPOINT_URL": f"http://127.0.0.1:{self.store.port}",
             "S3_BUCKET": BUCKET,
             "S3_ACCESS_KEY": "store",
             **SECRETS,
@@ -45,22 +45,6 @@ class MlflowStack:
         self._settings = folder / "settings.env"
         self._settings.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
         self._settings.chmod(0o600)
-        server = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.s3_port)]
-        with (folder / "s3.log").open("ab") as log:
-            self._s3_server = subprocess.Popen(server, stdout=log, stderr=log)
-        wait_until(lambda: listens(self.s3_port), seconds=60)
-        self.s3 = boto3.client(
-            "s3",
-            endpoint_url=self.s3_url,
-            region_name="us-east-1",
-            aws_access_key_id="store",
-            aws_secret_access_key=SECRETS["S3_SECRET_KEY"],
-        )
-
-    @property
-    def s3_url(self) -> str:
-        """Where the S3 server answers."""
-        return f"http://127.0.0.1:{self.s3_port}"
 
     @property
     def uri(self) -> str:
@@ -79,9 +63,8 @@ class MlflowStack:
     @property
     def storage(self) -> tuple[str, dict[str, str]]:
         """A place in the bucket for studies, and what a user sets to reach it."""
-        options = f"scheme=http&endpoint_override=127.0.0.1:{self.s3_port}&region=us-east-1"
         keys = {"AWS_ACCESS_KEY_ID": "store", "AWS_SECRET_ACCESS_KEY": SECRETS["S3_SECRET_KEY"]}
-        return f"s3://{BUCKET}/runs?{options}", keys
+        return self.store.uri("runs"), keys
 
     def script(self, *arguments: str | Path, answer: str = "") -> subprocess.CompletedProcess[str]:
         """Runs server.sh, as one types it; answer: what it is told when it asks."""
@@ -124,16 +107,10 @@ class MlflowStack:
         finally:
             opened.close()
 
-    def objects(self) -> list[str]:
-        """The keys in the bucket."""
-        pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
-        return [item["Key"] for page in pages for item in page.get("Contents", [])]
-
     def close(self) -> None:
         """Ends every part."""
         stopped = self.script("stop")
-        self._s3_server.kill()
-        self._s3_server.wait(20)
+        self.store.stop()
         assert stopped.returncode == 0, stopped.stdout + stopped.stderr
 
 

@@ -16,9 +16,9 @@ BUCKET = "studies"
 
 
 class ObjectStore:
-    """The server, with one bucket."""
+    """The server, with one bucket unless it is to be empty. It forgets all when it ends."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, empty: bool = False) -> None:
         self.port = free_port()
         with (folder / "store.log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -29,7 +29,8 @@ class ObjectStore:
             )
         wait_until(lambda: listens(self.port), seconds=60)
         self.client = self._client()
-        self.client.create_bucket(Bucket=BUCKET)
+        if not empty:
+            self.client.create_bucket(Bucket=BUCKET)
 
     def uri(self, path: str, bucket: str = BUCKET, port: int | None = None) -> str:
         """As a spec names it. port: of what stands before the server."""

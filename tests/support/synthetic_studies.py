@@ -14,9 +14,6 @@ from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.trials import Law, make_trials
 
-MODELS = ("lenet", "mlp", "resnet18")
-DATASETS = ("digits", "mnist", "fashion_mnist", "synthetic")
-
 TINY = """
 name: tiny
 workload: {model: lenet, data: digits}

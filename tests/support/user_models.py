@@ -30,25 +30,6 @@ def notes_its_environment(num_classes: int, in_channels: int, folder: str) -> nn
     return linear(num_classes, in_channels)
 
 
-class FailsOnRank(nn.Module):
-    """Raises in forward, on one rank, after some steps; if a world size is given, only there."""
-
-    def __init__(
-        self, num_classes: int, in_channels: int, on_rank: int = 1, after: int = 3, world_size: int | None = None
-    ) -> None:
-        super().__init__()
-        if world_size is not None and dist.get_world_size() != world_size:
-            on_rank = -1
-        self.body = linear(num_classes, in_channels)
-        self.on_rank, self.after, self.calls = on_rank, after, 0
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        if rank() == self.on_rank and self.calls > self.after:
-            raise ArithmeticError("the user's layer can't go on")
-        return self.body(inputs)
-
-
 class TooLarge(nn.Module):
     """Asks for more memory than any machine has."""
 

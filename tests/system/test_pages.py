@@ -78,12 +78,6 @@ def ui(study, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def mlflow_pages(ui):
-    """The address of MLflow's pages over the study's store."""
-    return ui.server
-
-
-@pytest.fixture(scope="module")
 def other_study(study, tmp_path_factory):
     """Another study of the same experiment, told by its journal; its own run."""
     spec, plan, trials = study_of(TINY.replace("targets:", "tracking: {experiment: small}\ntargets:"))
@@ -97,14 +91,6 @@ def other_study(study, tmp_path_factory):
     answer = answer_of(summarise(spec, plan, trials)).to_plain()
     store.write(entries_of([whole(trial) for trial in trials], answer=answer))
     return store.client.get_run(store.runs["tiny-1"])
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_report_can_be_read(browser, study, width):
-    page = (study / "out" / "report.html").as_uri()
-    look(browser, page, f"report-{width}", "small", "Fastest", "speed-up", "efficiency", width=width, height=3600)
-    assert browser.find_elements(By.TAG_NAME, "svg") or browser.find_elements(By.TAG_NAME, "img")
-    assert browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth + 1")
 
 
 def test_the_report_s_table_can_be_sorted(browser, study):
@@ -150,17 +136,17 @@ def test_the_study_s_own_address_is_printed_and_opened_with_its_runs(browser, st
     assert min(names, key=body.index) == soonest.info.run_name
 
 
-def test_the_parent_run_s_page_shows_the_answer(browser, study, mlflow_pages):
+def test_the_parent_run_s_page_shows_the_answer(browser, study, ui):
     experiment, (parent,) = runs_of(study, "study")
     words = ("Recommended", "recommended_workers", "recommended_seconds", "best_test_accuracy", "digits")
-    page = f"{mlflow_pages}/#/experiments/{experiment}/runs/{parent.info.run_id}"
+    page = f"{ui.server}/#/experiments/{experiment}/runs/{parent.info.run_id}"
     look(browser, page, "mlflow-parent", *words, parent.data.tags["mlflow.user"], height=2400)
 
 
-def test_a_trial_s_page_leads_with_its_time_to_the_target(browser, study, mlflow_pages):
+def test_a_trial_s_page_leads_with_its_time_to_the_target(browser, study, ui):
     experiment, trials = runs_of(study, "trial")
     trial = next(run for run in trials if "at_0.6_seconds" in run.data.metrics)
-    page = f"{mlflow_pages}/#/experiments/{experiment}/runs/{trial.info.run_id}"
+    page = f"{ui.server}/#/experiments/{experiment}/runs/{trial.info.run_id}"
     words = ("to 0.6 test accuracy; best", "test_accuracy", "train_loss")
     look(browser, page, "mlflow-trial", *words, "study.yaml", "digits", "at_0.6_seconds", height=2400)
     body = browser.find_element(By.TAG_NAME, "body").text
@@ -168,22 +154,22 @@ def test_a_trial_s_page_leads_with_its_time_to_the_target(browser, study, mlflow
     look(browser, f"{page}/system-metrics", "mlflow-system", "system/cpu_cores", "system/resident_bytes")
 
 
-def test_four_runs_can_be_compared(browser, study, mlflow_pages):
+def test_four_runs_can_be_compared(browser, study, ui):
     experiment, trials = runs_of(study, "trial")
     assert len(trials) == 4
     query = f"runs={json.dumps([run.info.run_id for run in trials])}&experiments={json.dumps([experiment])}"
     words = ("at_0.6_seconds", "test_accuracy", "learning_rate", "w2 b64 lr.2 s0")
-    look(browser, f"{mlflow_pages}/#/compare-runs?{query}", "mlflow-compare", *words, height=3600)
+    look(browser, f"{ui.server}/#/compare-runs?{query}", "mlflow-compare", *words, height=3600)
 
 
-def test_two_studies_can_be_compared_by_their_answers(browser, study, mlflow_pages, other_study):
+def test_two_studies_can_be_compared_by_their_answers(browser, study, ui, other_study):
     experiment, (parent,) = runs_of(study, "study")
     runs = [parent.info.run_id, other_study.info.run_id]
     query = f"runs={json.dumps(runs)}&experiments={json.dumps([experiment])}"
     names = [name for name in other_study.data.metrics if name.startswith("recommended_")]
     assert {"recommended_workers", "recommended_seconds"} <= set(names)
     browser.get("about:blank")  # the page of another comparison would go on showing that
-    look(browser, f"{mlflow_pages}/#/compare-runs?{query}", "mlflow-compare-studies", *names, "tiny-1", height=3600)
+    look(browser, f"{ui.server}/#/compare-runs?{query}", "mlflow-compare-studies", *names, "tiny-1", height=3600)
     shown = browser.find_element(By.TAG_NAME, "body").text.splitlines()
     for run in (parent, other_study):
         assert f"{run.data.metrics['recommended_seconds']:.3f}".rstrip("0").rstrip(".") in shown

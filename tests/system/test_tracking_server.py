@@ -17,7 +17,8 @@ from scalestudy.orchestration.tracking.server import check_reachable, resolve_ad
 from tests.support.browser import chromium, look
 from tests.support.drivers import Driver, assert_recorded_once
 from tests.support.groups import wait_until
-from tests.support.mlflow_stack import BUCKET, PASSWORD, SECRETS, USER, mlflow_stack
+from tests.support.mlflow_stack import PASSWORD, SECRETS, USER, mlflow_stack
+from tests.support.object_store import BUCKET
 from tests.support.studies import complaint, left_behind, scalestudy, write_spec
 
 EPOCHS = 10
@@ -100,7 +101,7 @@ def test_a_wrong_password(server, tmp_path):
 
 def test_a_bucket_that_is_gone(server, tmp_path):
     write_spec(tmp_path, workload=QUICK, sweep=SWEEP)
-    server.s3.delete_bucket(Bucket=BUCKET)
+    server.store.client.delete_bucket(Bucket=BUCKET)
     try:
         refused(tmp_path, BUCKET, "bucket does not exist", "make the bucket")
     finally:
@@ -129,12 +130,11 @@ def assert_artifacts_once(server, folder: StudyFolder) -> None:
     client = MlflowClient()
     parent = parent_run(client, folder)
     for name in ("report.html", "summary.json", "spec.yaml", "trials.jsonl", "plan.json"):
-        (key,) = [key for key in server.objects() if key.endswith(f"/{parent.info.run_id}/artifacts/{name}")]
-        stored = server.s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()
-        assert stored == (folder.path / name).read_bytes()
+        (key,) = [key for key in server.store.names() if key.endswith(f"/{parent.info.run_id}/artifacts/{name}")]
+        assert server.store.read(key) == (folder.path / name).read_bytes()
     models = client.search_logged_models([parent.info.experiment_id])
     assert [model.status for model in models] == ["READY"]
-    assert max(Counter(server.objects()).values()) == 1
+    assert max(Counter(server.store.names()).values()) == 1
 
 
 def parent_run(client: MlflowClient, folder: StudyFolder):

@@ -4,35 +4,9 @@ import pytest
 import yaml
 
 from tests.bench import compare_peers
-from tests.bench.compare_peers import HEADER, TRIALS, Measured, sweep_of
-from tests.support.line_count import lines_written
+from tests.bench.compare_peers import HEADER, TRIALS, Measured, lines_written, sweep_of
 from tests.support.peer_kills import Kills, Loss, loss_of
 from tests.support.peers import OPTUNA, PROGRAMS, SCALESTUDY, TORCHRUN, WAYS, Trained
-
-PROGRAM = '''"""A docstring
-of two lines."""
-
-import os  # a comment behind code counts with it
-
-
-# a comment
-def twice(
-    number,
-):
-    """Another."""
-
-    return """a
-text""" + str(2 * number)
-'''
-
-
-def test_lines_are_counted(tmp_path):
-    program, settings, empty = tmp_path / "program.py", tmp_path / "grid.yaml", tmp_path / "empty.py"
-    program.write_text(PROGRAM)  # import, def, number, ), return, text
-    settings.write_text("# a comment\n\na: 1  # behind\nb:\n  # another\n  - 2\n")
-    empty.write_text('"""Nothing."""\n')
-    assert [lines_written([file]) for file in (program, settings, empty)] == [6, 3, 0]
-    assert lines_written([program, settings]) == 9
 
 
 def test_what_a_user_writes_is_there_and_ours_is_the_shortest():
@@ -101,13 +75,6 @@ def test_a_row_of_the_table(monkeypatch):
         "trials finished": "3 of 3",
         "lines a user writes": "80",
     }
-
-
-def test_trials_that_were_all_run_are_not_estimated():
-    trials = [trained(size, 32, 1.0, float(number)) for number in range(12) for size in (1, 2)]
-    row = Measured(SCALESTUDY, 40.0, trials, Kills([], finished=0, planned=3)).row(ours=40.0)
-    assert row[:5] == ["scalestudy", "24", "40", row[3], "1.0"]
-    assert row[7:10] == ["–", "–", "0 of 3"]
 
 
 def test_ways_lose_a_worker_by_turns(monkeypatch, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.orchestration.study.folders import read_spec
-from tests.bench.decision import FRESH, SEARCH, SMALL, SPACE, Kept, kept, once_more, ratio
+from tests.bench.decision import FRESH, SMALL, SPACE, Kept, kept, once_more, ratio
 from tests.support.studies import write_spec
 from tests.support.synthetic_studies import folder_of
 
@@ -46,13 +46,6 @@ def test_a_seed_is_a_study_in_which_each_cell_comes_once_and_places_change(space
     orders = [[trial.cell for trial in make_plan(spec).trials] for spec in specs]
     assert orders == [[ONE, TWO, FASTER], [ONE, FASTER, TWO]]
     assert all(spec.stops_at_target and spec.resources.exclusive is True for spec in specs)
-
-
-def test_the_fresh_seeds_are_of_neither_study():
-    assert len(FRESH) == 15
-    assert not {*FRESH} & {*SPACE["sweep"]["seed"]}
-    assert SPACE["targets"]["stop"] is True
-    assert SEARCH["method"] == "factorised"
 
 
 STUDY = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from typing import Any
 
@@ -16,6 +15,7 @@ from docs.examples.my_search import BesideTheBest
 from docs.examples.my_verdict import slow_optimizer
 from scalestudy.experiments.analysis.answers.verdicts import Case
 from scalestudy.experiments.analysis.laws.least_squares import NoLawError
+from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.orchestration.sweep.search import TrialSource
 from tests.support.gloo import GlooPool
 from tests.support.studies import REPOSITORY
@@ -70,7 +70,7 @@ def test_the_loss_and_the_metric_by_hand() -> None:
 def test_model_data_loss_and_metric_train_alike_on_one_worker_and_two(ranks: GlooPool) -> None:
     config = make_config(
         model="docs.examples.custom_model:build",
-        model_args={"units": 16, "side": 16},
+        model_args={"units": 16, "side": 16, "init": "docs.examples.custom_model:orthogonal"},
         data="docs.examples.custom_data:load",
         data_args={"train_samples": 300, "test_samples": 60},
         loss="docs.examples.custom_data:smoothed",
@@ -79,6 +79,8 @@ def test_model_data_loss_and_metric_train_alike_on_one_worker_and_two(ranks: Glo
         epochs=3,
     )
     (alone,), replicas = ranks.run(1, run_training, config), ranks.run(2, run_training, config)
+    assert same_bits(replicas[0]["state"], replicas[1]["state"])
+    assert smallest_movement(alone["first_state"], alone["state"]) > 1e-3
     assert largest_difference(alone["state"], replicas[0]["state"]) < 1e-5
     assert alone["curve"][-1][2] > 0.75  # two guesses of four are right in half of the cases
 
@@ -166,7 +168,7 @@ def test_the_search_goes_on_where_an_earlier_run_was_cut_off() -> None:
     spec = spec_of(CLIMB)
     first = climbed(BesideTheBest(spec), most=9)
     resumed = BesideTheBest(spec)
-    plans = {trial.trial_id: trial for trial in itertools.chain(*_all_trials(spec))}
+    plans = {trial.trial_id: trial for trial in make_plan(spec).trials}
     for trial_id, params, point in first:
         if point is not None:
             resumed.was_suggested(plans[trial_id], point)
@@ -174,12 +176,6 @@ def test_the_search_goes_on_where_an_earlier_run_was_cut_off() -> None:
     rest = climbed(resumed)
     assert not {trial_id for trial_id, *_ in rest} & {trial_id for trial_id, *_ in first}
     assert len(first) + len(rest) == 24
-
-
-def _all_trials(spec: Any) -> Any:
-    from scalestudy.experiments.plan.plan import make_plan
-
-    yield make_plan(spec).trials
 
 
 GRID = "name: x\nsweep: {num_gpus: [1, 2, 4], batch_size: [32, 256]}"
@@ -214,21 +210,7 @@ def test_the_verdict_has_a_threshold() -> None:
     assert judged(FLAT) is None
 
 
-# --- a user's own model: it trains, on one worker and on two alike ----------------------------------------------------
-
-
-CUSTOM_MODEL = make_config(
-    model="docs.examples.custom_model:build",
-    model_args={"units": 32, "init": "docs.examples.custom_model:orthogonal"},
-    data="digits",
-    data_args={},
-    batch_size=64,
-    learning_rate=0.2,
-    epochs=2,
-)
-
-
-def test_its_layers_do_what_they_say() -> None:
+def test_the_model_s_layers_do_what_they_say() -> None:
     inputs = torch.rand(3, 5)
     assert Centre()(inputs).mean(dim=1).abs().max() < 1e-6
     assert list(Centre().parameters()) == []
@@ -237,7 +219,7 @@ def test_its_layers_do_what_they_say() -> None:
     assert [tuple(parameter.shape) for parameter in layer.parameters()] == [(5, 2), (2,)]
 
 
-def test_its_initialiser_draws_orthogonal_columns() -> None:
+def test_the_model_s_initialiser_draws_orthogonal_columns() -> None:
     model = build(10, 1, units=8, init="docs.examples.custom_model:orthogonal")
     weight = model[2].weight
     assert torch.allclose(weight.T @ weight, torch.eye(8), atol=1e-5)
@@ -245,18 +227,3 @@ def test_its_initialiser_draws_orthogonal_columns() -> None:
     before = untouched.weight.clone()
     orthogonal(untouched)
     assert torch.equal(before, untouched.weight)
-
-
-@pytest.mark.parametrize("strategy", ["ddp", "naive"])
-def test_it_trains_alike_on_one_worker_and_two(ranks: GlooPool, strategy: str) -> None:
-    (alone,) = ranks.run(1, run_training, CUSTOM_MODEL)
-    replicas = ranks.run(
-        2,
-        run_training,
-        CUSTOM_MODEL.replace(gradient_sync=strategy),
-    )
-    assert same_bits(replicas[0]["state"], replicas[1]["state"])
-    assert smallest_movement(alone["first_state"], alone["state"]) > 1e-3
-    assert largest_difference(alone["state"], replicas[0]["state"]) < 1e-5
-    first, last = (curve[2] for curve in alone["curve"])
-    assert last > first > 0.5  # test accuracy

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from scalestudy.experiments.spec.reading import SpecError, parse_study
+from scalestudy.experiments.spec.reading import parse_study
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep_section import sweep_keys
 from scalestudy.orchestration.commands.cli import app
@@ -146,20 +146,3 @@ def test_a_command_that_is_not_there_is_found(line: str) -> None:
     (words,) = ours(shell_commands(line))
     with pytest.raises(Exception, match=r"no command|No such option|lacks"):
         parse(words)
-
-
-def test_a_wrong_spec_is_found() -> None:
-    check_spec("search: {method: tpe, objective: time_to_target}\n", "a page")
-    for wrong in ("serch: {method: tpe}", "train: {epoch: 1}", "train: {epochs: none}", "workload: {model: lent}"):
-        with pytest.raises(SpecError):
-            check_spec(wrong + "\n", "a page")
-    assert is_spec_key("workload.model_args.units")
-    assert not is_spec_key("train.optimizer.momentun")
-
-
-def test_a_page_is_read() -> None:
-    page = "A `b c`, `d\ne`.\n\n```bash\nX=1 scalestudy run a \\\n  --set 'b=[1]' && ls  # no\ncat <<E\nf\nE\n```\n"
-    (block,) = blocks(page, "bash")
-    assert block.line == 4
-    assert shell_commands(block.text) == [["scalestudy", "run", "a", "--set", "b=[1]"], ["ls"], ["cat"]]
-    assert inline_code(page) == ["b c", "d e"]

@@ -1,6 +1,5 @@
 """infra/docker: the Dockerfile as far as it can be checked without building it."""
 
-import fnmatch
 import re
 import shlex
 import subprocess
@@ -65,10 +64,6 @@ def test_the_home_is_named_for_the_cluster_launcher(parsed):
     assert any("RAY_AUTH_MODE=token" in text for text in parsed["base"].all("ENV"))
 
 
-def test_a_container_without_a_command_says_what_it_can_do(parsed):
-    assert parsed["runtime"].all("CMD") == ['["scalestudy", "--help"]']
-
-
 @pytest.mark.parametrize(("target", "index"), [("cpu", "CPU_TORCH_INDEX"), ("cuda", "CUDA_TORCH_INDEX")])
 def test_packages_are_pinned_and_torch_comes_from_the_index_that_is_named(parsed, target, index):
     stage = parsed[f"packages-{target}"]
@@ -103,30 +98,9 @@ def test_the_wrong_kind_of_torch_ends_the_build(parsed, tmp_path, target, cuda, 
     assert "Traceback" not in done.stderr
 
 
-def test_it_names_no_host():
-    hosts = re.findall(
-        r"https?://|\b[\w-]+\.(?:com|org|io|net)\b", FILE.read_text("utf-8").replace("opencontainers", "")
-    )
-    assert not hosts
-
-
-def visible(path, rules):
-    """Whether `docker build` sees a path: the last rule that fits it, or a folder above it, decides."""
-    seen = True
-    for rule in rules:
-        pattern = rule.removeprefix("!").removeprefix("**/")
-        parts = path.split("/")
-        fits = [fnmatch.fnmatch(part, pattern) for part in (parts if "**/" in rule else parts[:1])]
-        seen = rule.startswith("!") if any(fits) else seen
-    return seen
-
-
 def test_the_build_sees_what_it_copies_and_nothing_else(parsed):
     lines = (REPOSITORY / ".dockerignore").read_text("utf-8").splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
     copied = [word for text in parsed["project"].all("COPY") for word in text.split()[:-1]]
-    assert sorted(copied) == sorted(rule[1:] for rule in rules if rule.startswith("!"))
+    assert rules == ["*", *sorted(f"!{name}" for name in copied), "**/__pycache__"]
     assert all((REPOSITORY / name).exists() for name in copied)
-    assert visible("orchestration/commands/cli.py", rules)
-    hidden = ("runs/x", ".git/config", "mlflow.db", "tests/conftest.py", "training/__pycache__/loop.pyc", "secrets.env")
-    assert not [path for path in hidden if visible(path, rules)]

@@ -10,6 +10,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.support.manifests import pinned
 from tests.support.project_files import REPOSITORY
 
 HERE = REPOSITORY / "infra" / "mlflow"
@@ -17,13 +18,6 @@ COMPOSE = (HERE / "compose.yaml").read_text("utf-8")
 SERVICES = yaml.safe_load(COMPOSE)["services"]
 SETTINGS = dict(re.findall(r"^([A-Z][A-Z0-9_]*)=(.*)$", (HERE / ".env.example").read_text("utf-8"), re.MULTILINE))
 SECRETS = ("MLFLOW_ADMIN_PASSWORD", "MLFLOW_SECRET_KEY", "POSTGRES_PASSWORD", "S3_SECRET_KEY")
-
-
-def pinned(package):
-    """The version in constraints.txt; None where there is none."""
-    lines = (REPOSITORY / "constraints.txt").read_text("utf-8").splitlines()
-    versions = {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
-    return versions.get(canonicalize_name(package))
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -3,7 +3,6 @@
 import copy
 import json
 
-import jsonschema
 import pytest
 from ray.autoscaler._private.docker import docker_start_cmds
 from ray.autoscaler._private.util import prepare_config, validate_config
@@ -14,13 +13,9 @@ GPU_TYPES = ("gpu", "gpu_spot")
 
 
 @pytest.fixture
-def config():
-    return json.loads(json.dumps(read("ray/cluster.yaml")))  # without YAML's aliases: each place has its own value
-
-
-@pytest.fixture
-def prepared(config):
-    """As `ray up` fills it with defaults, and checks it."""
+def prepared():
+    """The file as `ray up` fills it with defaults, and checks it."""
+    config = json.loads(json.dumps(read("ray/cluster.yaml")))  # without YAML's aliases: each place has its own value
     filled = prepare_config(config)
     validate_config(filled)
     return filled
@@ -29,22 +24,6 @@ def prepared(config):
 def test_ray_takes_it(prepared):
     assert prepared["provider"]["type"] == "aws"
     assert set(prepared["available_node_types"]) == {"head", *GPU_TYPES}
-
-
-@pytest.mark.parametrize("place", [(), ("auth",), ("docker",), ("available_node_types", "gpu")])
-def test_ray_refuses_an_unknown_field(config, place):
-    at = config
-    for name in place:
-        at = at[name]
-    at["unheard_of"] = "x"
-    with pytest.raises(jsonschema.ValidationError, match="unheard_of"):
-        validate_config(prepare_config(config))
-
-
-def test_ray_refuses_more_machines_than_the_cluster_may_have(config):
-    config["available_node_types"]["gpu"]["min_workers"] = 3
-    with pytest.raises(ValueError, match="max_workers"):
-        validate_config(prepare_config(config))
 
 
 def test_the_head_trains_nothing_and_is_no_spot_machine(prepared):

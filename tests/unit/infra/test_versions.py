@@ -8,7 +8,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from tests.support.manifests import INFRA, KUBERAY, cluster_spec, kuberay, marked_lines, pods, read
+from tests.support.manifests import INFRA, KUBERAY, cluster_spec, kuberay, marked_lines, pinned, pods, read
 from tests.support.studies import REPOSITORY
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
@@ -21,13 +21,6 @@ def image_version(image):
     """An image's name and the version in its tag, which may name the device too."""
     name, _, tag = image.rpartition("/")[2].partition(":")
     return name, tag.partition("-")[0]
-
-
-def pinned(package):
-    """The version in constraints.txt."""
-    lines = (REPOSITORY / "constraints.txt").read_text("utf-8").splitlines()
-    (version,) = [line.partition("==")[2] for line in lines if line.partition("==")[0].lower() == package]
-    return version
 
 
 def argument(name):
@@ -44,7 +37,7 @@ def our_image(target):
 def test_the_constraints_fit_the_project():
     for text in PROJECT["project"]["dependencies"]:
         requirement = Requirement(text)
-        assert pinned(requirement.name.lower()) in requirement.specifier, text
+        assert pinned(requirement.name) in requirement.specifier, text
 
 
 def test_the_dockerfile():
@@ -61,7 +54,7 @@ def test_the_dockerfile():
 @pytest.mark.parametrize("file", sorted(INFRA.rglob("Dockerfile")), ids=lambda file: file.parent.name)
 def test_every_dockerfile_installs_what_is_pinned(file):
     text = file.read_text("utf-8")
-    assert not [f"{name}=={version}" for name, version in PIN.findall(text) if pinned(name.lower()) != version]
+    assert not [f"{name}=={version}" for name, version in PIN.findall(text) if pinned(name) != version]
     installs = re.findall(r"pip install [^\n]*", text)
     assert installs
     assert not [line for line in installs if not re.search(r"-c \S*constraints\.txt ", line)]

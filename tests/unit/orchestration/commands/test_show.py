@@ -63,8 +63,9 @@ def test_what_is_left_to_do():
     (line,) = show.closing_lines(done(ExitCode.INTERRUPTED))
     assert "stopped: the trials that had ended are kept and in the report" in line
     assert f"scalestudy resume {FOLDER}" in line
-    (line,) = show.closing_lines(done(ExitCode.UNREACHABLE, unsent=3))
-    assert f"scalestudy ui {FOLDER} --sync" in line
+    unsent = dataclasses.replace(done(ExitCode.UNREACHABLE, unsent=3), unsent_reason="its disk is full")
+    (line,) = show.closing_lines(unsent)
+    assert line == f"MLflow missed 3 events (its disk is full); when it is back: scalestudy ui {FOLDER} --sync"
     line, way_on = show.closing_lines(done(ExitCode.UNREACHABLE, broken="RayError: many lines\nthe head is gone"))
     assert "the head is gone" in line
     assert f"scalestudy resume {FOLDER}" in way_on

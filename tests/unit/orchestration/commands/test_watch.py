@@ -5,11 +5,12 @@ import webbrowser
 
 import pytest
 
+from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.commands import study_commands as folder_commands
 from scalestudy.orchestration.commands import watch as module
 from scalestudy.orchestration.commands.watch import WatchedStudy, watch
 from scalestudy.orchestration.groups.events import Reopened, Running
-from scalestudy.orchestration.storage.lock import lock_of
+from scalestudy.orchestration.storage.lock import StudyLock, lock_of
 from scalestudy.orchestration.tracking.recorder import History
 from tests.support.in_process import scalestudy
 from tests.support.recordings import again, begin, events_of, play, recorded
@@ -202,6 +203,40 @@ def test_a_study_whose_process_dies_ends_the_watching(running, browser, monkeypa
         f"the process that ran the study has ended before the study; to go on: scalestudy resume {folder.path}"
     )
     assert "1/4 trials" in (tmp_path / "home" / "live" / "tiny-20260131.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("owner", "question", "error"),
+    [
+        (StudyLock, "read_holder", OSError("no route to host")),
+        (WatchedStudy, "look", UnreachableError("storage: s3://b/x: can't be read", "correct the address")),
+    ],
+)
+def test_a_bucket_out_of_reach_is_asked_again(running, browser, monkeypatch, tmp_path, owner, question, error):
+    _, folder, _ = running
+    lock = lock_of(folder)
+    lock.__enter__()
+    asks, waits, away = getattr(owner, question), [], []
+
+    def ask(self):
+        if away:
+            raise error
+        return asks(self)
+
+    def pass_time(seconds):
+        waits.append(seconds)
+        away[:] = ["away"] if len(waits) in (1, 2) else []
+        if len(waits) == 4:
+            lock.__exit__(None, None, None)
+
+    monkeypatch.setattr(owner, question, ask)
+    monkeypatch.setattr(watch, "__defaults__", (pass_time,))
+    done = scalestudy("open", folder.path, "--watch", cwd=tmp_path, DISPLAY=":0")
+    assert (done.returncode, len(waits)) == (0, 4)
+    _, told, last = done.stderr.splitlines()
+    assert told.startswith("storage: ")
+    assert told.endswith("; asked again every 10 s"), "and said once"
+    assert last.startswith("the process that ran the study has ended before the study")
 
 
 def test_of_a_study_that_does_not_run_the_report_is_shown(running, browser, tmp_path):

@@ -473,22 +473,17 @@ def bench(
     ] = None,
     device: Device = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes, to try it; the figures mean little.")] = False,
-    track: Annotated[
-        bool, typer.Option("--mlflow/--no-mlflow", help="Record it as scalestudy-bench in MLflow.")
-    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Find the largest batch that fits a worker's memory, or measure how fast workers of this machine sum."""
-    from scalestudy.orchestration.commands.bench import bench_console, find_runner, run_bench, show_bench
+    from scalestudy.orchestration.commands.bench import find_runner, run_bench
 
     runner = find_runner(name, spec, set_ or (), memory)
-    done = run_bench(runner, device=device, quick=quick, tracked=track)
+    done = run_bench(runner, device=device, quick=quick)
     if as_json:
         print(json.dumps(done.to_dict(), indent=1))
     else:
-        show_bench(bench_console(), done)
-    if done.untracked:
-        raise done.untracked
+        show.bench(Console(), done)
 
 
 @data_app.command("fetch")

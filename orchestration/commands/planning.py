@@ -30,7 +30,7 @@ from scalestudy.orchestration.study.ready import (
     logical_cpus,
 )
 from scalestudy.orchestration.study.rehearsal import Rehearsal, kinds_of, rehearse_study
-from scalestudy.orchestration.study.schedule import Costs, Room, Work, simulate, trainings_rule
+from scalestudy.orchestration.study.schedule import Costs, Room, Rule, Work, simulate, trainings_rule
 
 NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 NAMED_SOURCES = 3
@@ -121,14 +121,9 @@ def plan_study(
         models = inspect_models([trial for trial in trials if trial.workload not in unbuilt], root)
     if measure:
         timings = [measure_cells(trials, root, device=device, threads=threads), *timings]
-    room = room_of(spec, device, cluster)
     rule = trainings_rule(spec.resources, device, factorised=plan.factorised is not None)
-    cost = estimate(
-        plan,
-        LastTimings(timings),
-        corners=trials,
-        timed_alone=rule == "packed, then timed",
-    )
+    room = room_of(spec, rule, device, cluster)
+    cost = estimate(plan, LastTimings(timings), corners=trials, timed_alone=rule == "packed, then timed")
     seconds, why = how_long(cost, room, measured=measure)
     return PlannedStudy(
         spec=spec,
@@ -182,11 +177,10 @@ def how_long(cost: Estimate, room: Room, *, measured: bool) -> tuple[Span | None
     return Span(*ends), None
 
 
-def room_of(spec: StudySpec, device: str, nodes: Sequence[ClusterNode]) -> Room:
+def room_of(spec: StudySpec, rule: Rule, device: str, nodes: Sequence[ClusterNode]) -> Room:
     """Return the room that a study would have on these machines, and the engine's rules there."""
     wanted = spec.resources
     cpus, gpus = wanted.cpus_per_worker, wanted.gpus_per_worker
-    rule = trainings_rule(wanted, device, factorised=spec.search.method == "factorised")
     return Room(
         nodes=tuple(slots_of(nodes, device=device, cpus_per_worker=cpus, gpus_per_worker=gpus)),
         exclusive=rule == "exclusive",

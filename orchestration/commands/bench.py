@@ -183,13 +183,23 @@ class MaxBatchBench:
         if device.type == "cpu" and self._memory_gib is None:
             raise RequestError("bench max-batch: a CPU needs a limit", "add --memory GIB")
         largest = {way: self._search(trial, device, 64 if quick else None) for way, trial in self._ways.items()}
-        metrics = {f"max_batch_{number}_count": float(each.batch) for number, each in enumerate(largest.values(), 1)}
+        answers = [
+            (way, each.batch, "yes" if each.at_least else "no", _gib(each.limit_bytes)) for way, each in largest.items()
+        ]
+        header = ("training", "largest batch a worker", "more may fit", "limit, GiB")
+        tables = [Table("Largest batch of one worker, whole steps made", header, tuple(answers))]
+        for way, search in largest.items():
+            tries = [
+                (each.batch, "fits" if each.fits else "out of memory", _gib(each.peak_memory_bytes))
+                for each in search.tries
+            ]
+            tables.append(Table(f"What was tried: {way}", ("batch", "outcome", "peak memory, GiB"), tuple(tries)))
         return Experiment(
             name=MAX_BATCH,
             question=f"What is the largest batch that fits one worker's memory in {self._study}?",
-            tables=(_answers(largest), *(_tries(way, each) for way, each in largest.items())),
-            notes=_notes(next(iter(largest.values()))),
-            metrics=metrics,
+            tables=tuple(tables),
+            notes=_notes(device),
+            metrics={f"max_batch_{number}_count": float(each.batch) for number, each in enumerate(largest.values(), 1)},
         )
 
     def _search(self, trial: TrialPlan, device: torch.device, most: int | None) -> MaxBatch:
@@ -212,27 +222,12 @@ def _way(trial: TrialPlan) -> str:
     return ", ".join(f"{key}={json.dumps(value)}" for key, value in swept.items()) or "the study's"
 
 
-def _answers(largest: dict[str, MaxBatch]) -> Table:
-    rows = [
-        (way, each.batch, "yes" if each.at_least else "no", _gib(each.limit_bytes)) for way, each in largest.items()
-    ]
-    header = ("training", "largest batch a worker", "more may fit", "limit, GiB")
-    return Table("Largest batch of one worker, whole steps made", header, tuple(rows))
-
-
-def _tries(way: str, search: MaxBatch) -> Table:
-    rows = [
-        (each.batch, "fits" if each.fits else "out of memory", _gib(each.peak_memory_bytes)) for each in search.tries
-    ]
-    return Table(f"What was tried: {way}", ("batch", "outcome", "peak memory, GiB"), tuple(rows))
-
-
 def _gib(size_bytes: int | None) -> float | None:
     return None if size_bytes is None else size_bytes / GIB
 
 
-def _notes(search: MaxBatch) -> tuple[str, ...]:
-    if search.device.startswith("cuda"):
+def _notes(device: torch.device) -> tuple[str, ...]:
+    if device.type == "cuda":
         kind = "Peak memory is what PyTorch had allocated in that step; the limit is the device's whole memory."
     else:
         kind = (

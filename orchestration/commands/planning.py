@@ -214,7 +214,8 @@ def time_lines(planned: PlannedStudy) -> list[str]:
     more = len(cost.rests_on) - NAMED_SOURCES
     sources = ", ".join(cost.rests_on[:NAMED_SOURCES]) + (f" and {more} more" if more > 0 else "")
     room = " + ".join(map(str, planned.slots))
-    at_most = "at most " if planned.plan.to_suggest or stops_early(planned.spec) else ""
+    may_end_early = planned.spec.search.scheduler != "none" or planned.spec.stops_at_target
+    at_most = "at most " if planned.plan.to_suggest or may_end_early else ""
     lines = [
         f"time: {at_most}{_text(planned.seconds, seconds_text)} with room for {room} workers, by {sources}",
         f"worker-seconds: {at_most}{_text(used, '{:.0f}'.format)}",
@@ -228,11 +229,6 @@ def time_lines(planned: PlannedStudy) -> list[str]:
             "they count by the examples a second of the others"
         )
     return lines
-
-
-def stops_early(spec: StudySpec) -> bool:
-    """Whether trials may end before their last epoch, by a scheduler or at the target."""
-    return spec.search.scheduler != "none" or spec.stops_at_target
 
 
 def _text(span: Span, text: Callable[[float], str]) -> str:

@@ -8,6 +8,7 @@ import pytest
 from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.commands import study_commands as folder_commands
 from scalestudy.orchestration.commands import watch as module
+from scalestudy.orchestration.commands.study_commands import status_of
 from scalestudy.orchestration.commands.watch import WatchedStudy, watch
 from scalestudy.orchestration.groups.events import Reopened, Running
 from scalestudy.orchestration.storage.lock import StudyLock, lock_of
@@ -142,12 +143,16 @@ def test_in_a_resumed_study_what_trained_before_rests_and_only_this_runs_trials_
     study = WatchedStudy(folder.path)
     assert (list(study.progress.running), study.progress.ended_before) == ([], 1)
     assert list(study.progress.resting) == [trials[1]["trial_id"]]
+    assert [(each.trial_id, each.epoch) for each in status_of(folder.path).running] == [(trials[1]["trial_id"], 2)]
     _, *epochs, _ = events_of(trials[1])
     for event in (Running(attempt=2), epochs[2]):
         recorder.take(trials[1]["trial_id"], event)
     assert study.look()
     assert [len(each.epochs) for each in study.progress.running.values()] == [3]
     assert not study.look()
+    assert [(each.trial_id, each.attempt, each.epoch) for each in status_of(folder.path).running] == [
+        (trials[1]["trial_id"], 2, 3)
+    ]
 
 
 def test_a_trial_that_is_reopened_has_not_ended_before(running):

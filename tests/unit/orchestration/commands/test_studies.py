@@ -198,39 +198,31 @@ def test_between_two_that_run_those_that_look_say_which_and_those_that_act_refus
 # --- open -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def opened(monkeypatch):
-    """The pages that a browser was asked to show."""
-    pages = []
-    monkeypatch.setattr(webbrowser, "open", lambda page: pages.append(page) or True)
-    return pages
+@pytest.mark.parametrize(
+    ("screen", "has_browser", "is_shown"),
+    [
+        pytest.param({"DISPLAY": ":0"}, True, True, id="a screen"),
+        pytest.param({"DISPLAY": ":0"}, False, False, id="no browser"),
+        pytest.param({}, True, False, id="no screen, where a browser of the terminal would start"),
+    ],
+)
+def test_the_path_is_printed_and_the_page_shown(here, monkeypatch, screen, has_browser, is_shown):
+    asked = []
 
+    def show(page):
+        asked.append(page)
+        if not has_browser:
+            raise webbrowser.Error("could not locate runnable browser")
+        return True
 
-def test_the_report_is_shown_and_its_path_printed(here, opened):
-    folder = study(here / "runs" / "50 % #1", began=1e9)
-    done = scalestudy("open", "runs/50 % #1", cwd=here, DISPLAY=":0")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{folder.report_file.absolute()}\n", "")
-    assert opened == [f"file://{here}/runs/50%20%25%20%231/report.html"]
-    done = scalestudy("open", "--json", cwd=here, DISPLAY=":0")
-    assert json.loads(done.stdout) == {"report": str(folder.report_file.absolute()), "shown": True}
-    assert done.stderr == "latest: runs/50 % #1\n"
-
-
-def test_without_a_screen_the_path_is_printed_and_no_browser_of_the_terminal_started(here, opened, monkeypatch):
+    monkeypatch.setattr(webbrowser, "open", show)
     monkeypatch.setattr("sys.platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
-    folder = study(here / "runs" / "a", began=1e9)
-    done = scalestudy("open", "runs/a", cwd=here)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{folder.report_file.absolute()}\n", "")
-    assert opened == []
-    assert json.loads(scalestudy("open", "runs/a", "--json", cwd=here).stdout)["shown"] is False
-
-
-def test_a_browser_that_is_not_there_is_no_error(here, monkeypatch):
-    def fail(page):
-        raise webbrowser.Error("could not locate runnable browser")
-
-    monkeypatch.setattr(webbrowser, "open", fail)
-    study(here / "runs" / "a", began=1e9)
-    assert scalestudy("open", "runs/a", cwd=here, DISPLAY=":0").returncode == 0
+    file = study(here / "runs" / "50 % #1", began=1e9).report_file.absolute()
+    done = scalestudy("open", "runs/50 % #1", cwd=here, **screen)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{file}\n", "")
+    assert asked == ([f"file://{here}/runs/50%20%25%20%231/report.html"] if screen else [])
+    done = scalestudy("open", "--json", cwd=here, **screen)
+    assert json.loads(done.stdout) == {"report": str(file), "shown": is_shown}
+    assert done.stderr == "latest: runs/50 % #1\n"

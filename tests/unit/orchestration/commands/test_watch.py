@@ -1,5 +1,6 @@
 """`open --watch`: what it makes of a journal, when it rewrites the page, and that it leaves the study alone."""
 
+import itertools
 import json
 import webbrowser
 
@@ -97,43 +98,34 @@ def test_the_page_follows_the_journal_and_leads_to_the_report_at_the_end(running
     assert "data-written" not in folder.report_file.read_text("utf-8")
 
 
-def test_without_news_the_page_is_rewritten_once_a_minute(running, monkeypatch):
-    _, folder, _ = running
-    study, clock, moments = WatchedStudy(folder.path), [0.0], []
+@pytest.mark.parametrize(
+    ("takes", "has_news", "moments"),
+    [
+        pytest.param(0, False, [0, 60, 120], id="without news once a minute"),
+        pytest.param(2, True, [0, 42, 84], id="two seconds of writing in forty"),
+    ],
+)
+def test_when_the_page_is_rewritten(running, monkeypatch, takes, has_news, moments):
+    recorder, folder, trials = running
+    study, clock, written = WatchedStudy(folder.path), [0.0], []
+    news = iter(events_of(trials[2]) if has_news else ())
     monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(study, "write_page", lambda: moments.append(clock[0]))
+
+    def write_page():
+        written.append(clock[0])
+        clock[0] += takes
 
     def pass_time(seconds):
         clock[0] += seconds
         if clock[0] > 130:
             raise KeyboardInterrupt
-
-    with lock_of(folder), pytest.raises(KeyboardInterrupt):
-        watch(study, lambda page: None, pass_time)
-    assert moments == [0, 60, 120]
-
-
-def test_a_page_that_takes_long_is_written_rarely(running, monkeypatch):
-    recorder, folder, trials = running
-    study, clock, moments = WatchedStudy(folder.path), [0.0], []
-    news = iter([*events_of(trials[2]), *events_of(trials[3])])
-    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
-
-    def write_page():
-        moments.append(clock[0])
-        clock[0] += 2  # 5 % of 40
-
-    def pass_time(seconds):
-        clock[0] += seconds
-        event = next(news, None)
-        if event is None:
-            raise KeyboardInterrupt
-        recorder.take(trials[2]["trial_id"], event)
+        for event in itertools.islice(news, 1):
+            recorder.take(trials[2]["trial_id"], event)
 
     monkeypatch.setattr(study, "write_page", write_page)
     with lock_of(folder), pytest.raises(KeyboardInterrupt):
         watch(study, lambda page: None, pass_time)
-    assert moments == [0, 42, 84]
+    assert written == moments
 
 
 def test_in_a_resumed_study_what_trained_before_rests_and_only_this_runs_trials_tell_the_pace(running):

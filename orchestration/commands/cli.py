@@ -129,7 +129,7 @@ def new(
 
     path = write_new_spec(name, study)
     next_step = shlex.join(["scalestudy", "validate", str(path)])
-    print(json.dumps({"spec": str(path)}) if as_json else f"{path}; to check it: {next_step}")
+    _print({"spec": str(path)}, as_json, lambda: print(f"{path}; to check it: {next_step}"))
 
 
 @app.command()
@@ -166,10 +166,7 @@ def plan(
         rehearse=rehearse,
         extend=extend,
     )
-    if as_json:
-        print(json.dumps(planned.to_dict(), indent=1))
-    else:
-        show.plan(Console(), planned)
+    _print(planned.to_dict(), as_json, lambda: show.plan(Console(), planned))
 
 
 @app.command()
@@ -224,6 +221,14 @@ def resume(
     _show_end(result, as_json)
 
 
+def _print(data: Any, as_json: bool, print_words: Callable[[], object]) -> None:
+    """Print plain data, with --json; else what people read."""
+    if as_json:
+        print(json.dumps(data, indent=1))
+    else:
+        print_words()
+
+
 @contextmanager
 def _waits(first: str, as_json: bool) -> Iterator[Say]:
     """Yield a `Say` that prints on standard error what a command waits for, `first` at once; with --json, nothing."""
@@ -257,10 +262,7 @@ def _view(progress: Any, screen: TextIO, waiting: Callable[[], Mapping[str, floa
 
 def _show_end(result: StudyResult, as_json: bool) -> None:
     result = replace(result, wall_seconds=process_seconds())
-    if as_json:
-        print(json.dumps(show.result_data(result), indent=1))
-    else:
-        show.result(Console(), result)
+    _print(show.result_data(result), as_json, lambda: show.result(Console(), result))
     raise typer.Exit(result.exit_code)
 
 
@@ -270,7 +272,7 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
     from scalestudy.orchestration.commands.study_commands import status_lines, status_of
 
     current = status_of(_study(folder))
-    print(json.dumps(current.to_dict(), indent=1) if as_json else "\n".join(status_lines(current)))
+    _print(current.to_dict(), as_json, lambda: print(*status_lines(current), sep="\n"))
 
 
 @app.command("list")
@@ -285,10 +287,7 @@ def list_(
     from scalestudy.orchestration.commands.studies import list_studies
 
     studies, places = list_studies(storage)
-    if as_json:
-        print(json.dumps([study.to_dict() for study in studies], indent=1))
-    else:
-        show.studies(Console(), studies, places)
+    _print([study.to_dict() for study in studies], as_json, lambda: show.studies(Console(), studies, places))
 
 
 @app.command("open")
@@ -340,10 +339,8 @@ def report(
     named = _study(folder)
     path = rebuild_report(named, include_flagged=include_flagged)
     pictures = draw_pictures(named) if png else []
-    if as_json:
-        print(json.dumps({"report": str(path), "pictures": [str(picture) for picture in pictures]}))
-    else:
-        print(*(path, *pictures), sep="\n")
+    data = {"report": str(path), "pictures": [str(picture) for picture in pictures]}
+    _print(data, as_json, lambda: print(*(path, *pictures), sep="\n"))
 
 
 @app.command()
@@ -399,10 +396,7 @@ def compare(folders: Folders, as_json: AsJson = False) -> None:
     from scalestudy.orchestration.commands.study_commands import compare_studies
 
     comparison = compare_studies([_study(folder) for folder in folders])
-    if as_json:
-        print(json.dumps(comparison, indent=1))
-    else:
-        show.comparison(Console(), comparison)
+    _print(comparison, as_json, lambda: show.comparison(Console(), comparison))
 
 
 @app.command()
@@ -456,10 +450,7 @@ def doctor(
     from scalestudy.orchestration.commands.doctor import examine
 
     findings = examine(spec, address)
-    if as_json:
-        print(json.dumps([finding.to_dict() for finding in findings], indent=1))
-    else:
-        show.findings(Console(), findings)
+    _print([finding.to_dict() for finding in findings], as_json, lambda: show.findings(Console(), findings))
     raise typer.Exit(ExitCode.SOME_FAILED if any(finding.broken for finding in findings) else ExitCode.DONE)
 
 
@@ -473,22 +464,14 @@ def bench(
     ] = None,
     device: Device = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes, to try it; the figures mean little.")] = False,
-    track: Annotated[
-        bool, typer.Option("--mlflow/--no-mlflow", help="Record it as scalestudy-bench in MLflow.")
-    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Find the largest batch that fits a worker's memory, or measure how fast workers of this machine sum."""
-    from scalestudy.orchestration.commands.bench import bench_console, find_runner, run_bench, show_bench
+    from scalestudy.orchestration.commands.bench import find_runner, run_bench
 
     runner = find_runner(name, spec, set_ or (), memory)
-    done = run_bench(runner, device=device, quick=quick, tracked=track)
-    if as_json:
-        print(json.dumps(done.to_dict(), indent=1))
-    else:
-        show_bench(bench_console(), done)
-    if done.untracked:
-        raise done.untracked
+    done = run_bench(runner, device=device, quick=quick)
+    _print(done.to_dict(), as_json, lambda: show.bench(Console(), done))
 
 
 @data_app.command("fetch")
@@ -502,8 +485,8 @@ def fetch(
 
     files, root = fetch_data(name, source)
     text = f"{len(files)} files written under {root}" if files else f"is there already, under {root}"
-    written = [str(file) for file in files]
-    print(json.dumps({"data": name, "root": str(root), "written": written}) if as_json else f"{name}: {text}")
+    data = {"data": name, "root": str(root), "written": [str(file) for file in files]}
+    _print(data, as_json, lambda: print(f"{name}: {text}"))
 
 
 def main() -> None:

@@ -56,13 +56,12 @@ class Finding:
 Check = Callable[[], Iterable[Finding]]
 PACKAGES = ("ray", "torch", "torchvision", "mlflow")
 LEAST_FREE_BYTES, NO_ROOM_BYTES = 1_000_000_000, 50_000_000
-"""Below the first a disk is noted; below the second not even Ray's logs of a short study have room."""
-FULLEST = 0.95
-"""Share of a disk beyond which Ray stores no objects on it (its local_fs_capacity_threshold)."""
+"""Below the second not even Ray's logs of a short study have room."""
 SHM = Path("/dev/shm")
 LEAST_SHARED_MEMORY_BYTES = 200_000_000
 FEW_FILES, TOO_FEW_FILES = 4_096, 1_024
 """Ray raises a soft limit below the first to the hard one, and warns where that is not enough."""
+OTHER_DISK = "free some space, or name another disk by RAY_TMPDIR"
 INTERFACE = "GLOO_SOCKET_IFNAME"
 MEETING_SECONDS = 120.0
 """Limit for two processes to meet; most of it is for two imports of PyTorch."""
@@ -91,13 +90,14 @@ def checks_of(spec: StudySpec, address: str | None) -> list[tuple[str, Check]]:
 
     environment, file, host = os.environ, token_file(), socket.gethostname()
     elsewhere = (address or environment.get("RAY_ADDRESS") or "local") != "local"
+    study_disk = base_folder() if is_uri(spec.storage) else Path(storage_of(spec))
     ray_disk = Path(environment.get("RAY_TMPDIR") or tempfile.gettempdir())
     mode = stat.S_IMODE(file.stat().st_mode) if file.is_file() else None
     return [
         ("packages", packages),
         ("torchvision", torch_and_torchvision),
-        ("disk", lambda: [disk("disk", base_folder() if is_uri(spec.storage) else Path(storage_of(spec)))]),
-        ("Ray's disk", lambda: [disk("Ray's disk", ray_disk)]),
+        ("disk", lambda: [disk("disk", study_disk, "free at least 1 GB")]),
+        ("Ray's disk", lambda: [disk("Ray's disk", ray_disk, OTHER_DISK)]),
         ("/dev/shm", lambda: [shared_memory(shutil.disk_usage(SHM).total)] if SHM.exists() else []),
         ("open files", lambda: [files(*resource.getrlimit(resource.RLIMIT_NOFILE))]),
         ("Ray token", lambda: [token(environment, mode, str(file), elsewhere)]),
@@ -169,35 +169,36 @@ def pair(torch: str, torchvision: str, wanted: str, problem: str) -> Iterator[Fi
         yield Finding("torchvision", "broken", f"can't be imported beside torch {torch or '(none)'}: {problem}", remedy)
 
 
-def disk(name: str, place: Path) -> Finding:
-    """Check that a disk has room: the study's, or the one with Ray's files."""
+def disk(name: str, place: Path, remedy: str) -> Finding:
+    """Check that the disk of a place has room."""
     folder = nearest(place)
-    usage = shutil.disk_usage(folder)
-    text = f"{usage.free / 1e9:.1f} GB free at {folder}"
-    remedy = "free at least 1 GB" if name == "disk" else "free some space, or name another disk by RAY_TMPDIR"
-    if usage.free < LEAST_FREE_BYTES:
-        return Finding(name, "broken" if usage.free < NO_ROOM_BYTES else "note", text, remedy)
-    if name != "disk" and usage.free < (1 - FULLEST) * usage.total:
-        return Finding(name, "note", f"{text}: more than {FULLEST:.0%} full, where Ray stores no objects", remedy)
-    return Finding(name, "ok", text)
+    free = shutil.disk_usage(folder).free
+    text = f"{free / 1e9:.1f} GB free at {folder}"
+    return enough(name, free, text, LEAST_FREE_BYTES, NO_ROOM_BYTES, remedy=remedy)
 
 
 def shared_memory(size: int) -> Finding:
     """Check that Ray can keep its objects in /dev/shm, of `size` bytes; a container often has 64 MB."""
-    if size >= LEAST_SHARED_MEMORY_BYTES:
-        return Finding("/dev/shm", "ok", f"{size / 1e6:.0f} MB")
-    text = f"{size / 1e6:.0f} MB: too small, so Ray keeps its objects on the disk, which is slow"
-    return Finding("/dev/shm", "note", text, "give the container more, such as docker run --shm-size=2g")
+    few = "too small, so Ray keeps its objects on the disk, which is slow"
+    remedy = "give the container more, such as docker run --shm-size=2g"
+    return enough("/dev/shm", size, f"{size / 1e6:.0f} MB", LEAST_SHARED_MEMORY_BYTES, few=few, remedy=remedy)
 
 
 def files(soft: int, hard: int) -> Finding:
     """Check the limits of open files of a process; -1 (RLIM_INFINITY): no limit."""
     count = hard if 0 <= soft < FEW_FILES else soft
-    if count < 0 or count >= FEW_FILES:
-        return Finding("open files", "ok", "no limit" if count < 0 else f"up to {count}")
+    few = "few for Ray's processes and their connections"
     remedy = "raise the limit: ulimit -n 65536, LimitNOFILE of a service, or docker run --ulimit nofile=65536"
-    text = f"up to {count}: few for Ray's processes and their connections"
-    return Finding("open files", "broken" if count < TOO_FEW_FILES else "note", text, remedy)
+    if count < 0:
+        return Finding("open files", "ok", "no limit")
+    return enough("open files", count, f"up to {count}", FEW_FILES, TOO_FEW_FILES, few=few, remedy=remedy)
+
+
+def enough(name: str, amount: int, text: str, least: int, needed: int = 0, *, few: str = "", remedy: str) -> Finding:
+    """Judge an amount: a note below `least`, broken below `needed`. few: what to say of too little."""
+    if amount >= least:
+        return Finding(name, "ok", text)
+    return Finding(name, "broken" if amount < needed else "note", f"{text}: {few}" if few else text, remedy)
 
 
 def token(environment: Mapping[str, str], mode: int | None, file: str, elsewhere: bool) -> Finding:
@@ -231,13 +232,12 @@ def host_name(name: str, address: str | None, interface_named: bool, elsewhere: 
     """
     if interface_named:
         return Finding("host name", "ok", f"{name}; workers use the interface of {INTERFACE}")
+    is_loopback = address is not None and (address.startswith("127.") or address == "::1")
+    if address is not None and not (elsewhere and is_loopback):
+        return Finding("host name", "ok", f"{name} is {address}")
+    text = f"{name} {f'is {address}' if address else 'resolves to no address'}: workers on other machines can't join"
     remedy = f"set {INTERFACE} on every node to the interface that joins them, or correct /etc/hosts"
-    if address is None:
-        text = f"{name} resolves to no address: workers on other machines can't join those here"
-        return Finding("host name", "broken" if elsewhere else "note", text, remedy)
-    if elsewhere and (address.startswith("127.") or address == "::1"):
-        return Finding("host name", "note", f"{name} is {address}: workers on other machines can't join", remedy)
-    return Finding("host name", "ok", f"{name} is {address}")
+    return Finding("host name", "broken" if elsewhere and address is None else "note", text, remedy)
 
 
 def meetings() -> Iterator[Finding]:
@@ -331,23 +331,17 @@ def workers(spec: StudySpec, address: str | None) -> Iterator[Finding]:
     from scalestudy.orchestration.study.ready import logical_cpus
 
     planned = make_plan(spec)
-    differing: StudyError | None = None
     with Output():
         cluster = connection.connect(address, num_cpus=logical_cpus(planned, spec))
         try:
+            cores, gpus = (sum(getattr(node, kind) for node in cluster.nodes) for kind in ("cpus", "gpus"))
+            where = "started here for this check" if cluster.started_here else cluster.address
+            yield Finding("Ray", "ok", f"{len(cluster.nodes)} nodes, {cores:g} CPUs, {gpus:g} GPUs ({where})")
             if not cluster.started_here:
                 check_versions(cluster.nodes)
-        except StudyError as error:
-            differing = error
+                yield Finding("versions", "ok", f"the same on {len(cluster.nodes)} nodes and here")
         finally:
             cluster.disconnect()
-    cores, gpus = (sum(getattr(node, kind) for node in cluster.nodes) for kind in ("cpus", "gpus"))
-    where = "started here for this check" if cluster.started_here else cluster.address
-    yield Finding("Ray", "ok", f"{len(cluster.nodes)} nodes, {cores:g} CPUs, {gpus:g} GPUs ({where})")
-    if differing:
-        yield Finding("versions", "broken", differing.problem, differing.remedy)
-    elif not cluster.started_here:
-        yield Finding("versions", "ok", f"the same on {len(cluster.nodes)} nodes and here")
     device, room = nodes.place(spec.resources, planned.sizes, cluster.nodes, cluster.growth)
     wants = f"{spec.name} wants up to {max(planned.sizes)} {device} workers"
     yield Finding("workers", "ok", f"{wants}, there is room for {nodes.largest_group(room)}{nodes.types_words(room)}")

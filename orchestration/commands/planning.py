@@ -30,7 +30,7 @@ from scalestudy.orchestration.study.ready import (
     logical_cpus,
 )
 from scalestudy.orchestration.study.rehearsal import Rehearsal, kinds_of, rehearse_study
-from scalestudy.orchestration.study.schedule import Costs, Room, Work, simulate, trainings_rule
+from scalestudy.orchestration.study.schedule import Costs, Room, Rule, Work, simulate, trainings_rule
 
 NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 NAMED_SOURCES = 3
@@ -121,14 +121,9 @@ def plan_study(
         models = inspect_models([trial for trial in trials if trial.workload not in unbuilt], root)
     if measure:
         timings = [measure_cells(trials, root, device=device, threads=threads), *timings]
-    room = room_of(spec, device, cluster)
     rule = trainings_rule(spec.resources, device, factorised=plan.factorised is not None)
-    cost = estimate(
-        plan,
-        LastTimings(timings),
-        corners=trials,
-        timed_alone=rule == "packed, then timed",
-    )
+    room = room_of(spec, rule, device, cluster)
+    cost = estimate(plan, LastTimings(timings), corners=trials, timed_alone=rule == "packed, then timed")
     seconds, why = how_long(cost, room, measured=measure)
     return PlannedStudy(
         spec=spec,
@@ -182,11 +177,10 @@ def how_long(cost: Estimate, room: Room, *, measured: bool) -> tuple[Span | None
     return Span(*ends), None
 
 
-def room_of(spec: StudySpec, device: str, nodes: Sequence[ClusterNode]) -> Room:
+def room_of(spec: StudySpec, rule: Rule, device: str, nodes: Sequence[ClusterNode]) -> Room:
     """Return the room that a study would have on these machines, and the engine's rules there."""
     wanted = spec.resources
     cpus, gpus = wanted.cpus_per_worker, wanted.gpus_per_worker
-    rule = trainings_rule(wanted, device, factorised=spec.search.method == "factorised")
     return Room(
         nodes=tuple(slots_of(nodes, device=device, cpus_per_worker=cpus, gpus_per_worker=gpus)),
         exclusive=rule == "exclusive",
@@ -220,7 +214,8 @@ def time_lines(planned: PlannedStudy) -> list[str]:
     more = len(cost.rests_on) - NAMED_SOURCES
     sources = ", ".join(cost.rests_on[:NAMED_SOURCES]) + (f" and {more} more" if more > 0 else "")
     room = " + ".join(map(str, planned.slots))
-    at_most = "at most " if planned.plan.to_suggest or stops_early(planned.spec) else ""
+    may_end_early = planned.spec.search.scheduler != "none" or planned.spec.stops_at_target
+    at_most = "at most " if planned.plan.to_suggest or may_end_early else ""
     lines = [
         f"time: {at_most}{_text(planned.seconds, seconds_text)} with room for {room} workers, by {sources}",
         f"worker-seconds: {at_most}{_text(used, '{:.0f}'.format)}",
@@ -234,11 +229,6 @@ def time_lines(planned: PlannedStudy) -> list[str]:
             "they count by the examples a second of the others"
         )
     return lines
-
-
-def stops_early(spec: StudySpec) -> bool:
-    """Whether trials may end before their last epoch, by a scheduler or at the target."""
-    return spec.search.scheduler != "none" or spec.stops_at_target
 
 
 def _text(span: Span, text: Callable[[float], str]) -> str:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from scalestudy.experiments.analysis.measures.parts import present
-from scalestudy.experiments.plan.plan import TrialPlan, cell_of, label
-from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.plan.plan import cell_of, label
 from scalestudy.experiments.study.mlflow_filters import study_filter
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError
 from scalestudy.orchestration.commands.recommended import RecommendedCell, best_name
-from scalestudy.orchestration.commands.study_commands import Advice, advise
+from scalestudy.orchestration.commands.study_commands import advise
 from scalestudy.orchestration.storage.trial_states import states_of
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
 from scalestudy.orchestration.tracking.mlflow_model import MODEL, find_model, register_model
@@ -63,7 +62,8 @@ def register_recommended(path: str | Path, name: str) -> Registered:
     folder = open_folder(path)
     with readable(folder):
         spec = spec_of(folder)
-        trained = _trained(advice, folder)
+        ended = {line["trial_id"] for line in folder.read_trials()}
+    trained = [trial for trial in advice.plan.trials if trial.kind == "training" and trial.trial_id in ended]
     only = {label(cell_of(trial.params)) for trial in trained}
     if len(only) == 1 and not present(advice.data[advice.role]):  # nothing to compare it with
         [chosen], trials = only, trained
@@ -110,12 +110,6 @@ def register_recommended(path: str | Path, name: str) -> Registered:
         shlex.join(["scalestudy", "register", "latest", "--name", name]),
     )
     return Registered(name=name, cell=chosen, commands=commands)
-
-
-def _trained(advice: Advice, folder: StudyFolder) -> Sequence[TrialPlan]:
-    """Return the study's trainings that have ended."""
-    ended = {line["trial_id"] for line in folder.read_trials()}
-    return [trial for trial in advice.plan.trials if trial.kind == "training" and trial.trial_id in ended]
 
 
 def _runs_of(client: Any, experiment: str, study_id: str) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from scalestudy.experiments.plan.estimate import Estimate
     from scalestudy.experiments.plan.plan import Plan
     from scalestudy.experiments.spec.study_spec import StudySpec
+    from scalestudy.orchestration.commands.bench import Cell, Experiment
     from scalestudy.orchestration.commands.doctor import Finding
     from scalestudy.orchestration.commands.models import Variant
     from scalestudy.orchestration.commands.planning import PlannedStudy
@@ -248,6 +249,31 @@ def inspection_lines(variant: Variant) -> list[str]:
         f"{variant.model} for {variant.data}, drawn with seed {variant.seed}: {numbers}{frozen}{buffers}",
         f"memory on each worker: {sizes}; {bytes_text(sum(parts.values()))} in all, without activations",
     ]
+
+
+def bench(console: Console, done: Experiment) -> None:
+    """Print the question, the tables, and what holds on this machine."""
+    console.print(Text(done.question, style="bold"), soft_wrap=True)
+    console.print(Text(done.measured_on), soft_wrap=True)
+    for table in done.tables:
+        console.print()
+        console.print(Text(table.title, style="bold"), soft_wrap=True)
+        columns(console, list(table.header), [[cell_text(cell) for cell in row] for row in table.rows])
+    console.print()
+    for note in done.notes:
+        console.print(Text(f"- {note}"), soft_wrap=True)
+
+
+def cell_text(cell: Cell) -> str:
+    """Return four significant digits, without an exponent for common sizes; a dash where nothing was measured."""
+    if cell is None:
+        return "–"
+    if isinstance(cell, str | int):
+        return str(cell)
+    if cell == 0 or 1e-4 <= abs(cell) < 1e9:
+        whole = abs(cell) >= 1000
+        return f"{cell:,.0f}" if whole else f"{cell:.4g}"
+    return f"{cell:.3g}"
 
 
 def bytes_text(size: int) -> str:

@@ -102,7 +102,7 @@ def named_study(where: str, *, acts: bool = False) -> tuple[str, str]:
         remedy = "run one with scalestudy run SPEC, or name a study's folder"
         raise RequestError(f"DIR: {where}: there is no study in {' or '.join(looked)}", remedy)
     first, *others = sorted(found, key=lambda folder: (began(folder), folder.address), reverse=True)
-    running = [folder.address for folder in others if _is_running(folder)] if _is_running(first) else []
+    running = [folder.address for folder in others if is_running(folder)] if is_running(first) else []
     if running and acts:
         problem = f"DIR: {where}: {1 + len(running)} studies run now ({', '.join([first.address, *running])})"
         raise RequestError(problem, "name the folder of the one that you mean")
@@ -182,7 +182,7 @@ def began(folder: StudyFolder) -> float:
 
 def _state(folder: StudyFolder) -> str:
     """Return the state as `status` does, from the journal's end alone: what ends a run is its last entry."""
-    if _is_running(folder):
+    if is_running(folder):
         return "running"
     journal = Journal(folder.journal_folder)
     *_, last = (None, *journal.entries(after=journal.last_number - 2))  # the last may be torn
@@ -190,7 +190,8 @@ def _state(folder: StudyFolder) -> str:
     return left if left in ("finished", "stopped") else "interrupted"
 
 
-def _is_running(folder: StudyFolder) -> bool:
+def is_running(folder: StudyFolder) -> bool:
+    """Whether a process runs the study now; False where its lock can't be read."""
     holder = lock_of(folder).holder()
     return holder is not None and holder.is_alive
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.units import seconds_text
 from scalestudy.experiments.spec.reading import new_spec, new_spec_from
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError, request_error
-from scalestudy.orchestration.progress.progress import StudyProgress
+from scalestudy.orchestration.commands.studies import is_running
+from scalestudy.orchestration.commands.watch import WatchedStudy, watch
 from scalestudy.orchestration.storage.lock import lock_of
 from scalestudy.orchestration.study.advice import WISHES, Advice
 from scalestudy.orchestration.study.advice import advise as advise_by_records
@@ -66,20 +66,13 @@ class Status:
 
 
 def status_of(path: str | Path) -> Status:
-    """Return how the study in a folder stands. Raises RequestError for a folder that is not a study's."""
-    folder = open_folder(path)
-    with readable(folder):
-        spec, plan, journal = spec_of(folder), folder.read_plan(), StudyJournal(folder)
-        history = History.of(journal.entries())
-    holder = lock_of(folder).holder()
-    alive = holder if holder and holder.is_alive else None
-    trials = plan.with_trials(history.suggested.values()).by_id()
-    progress = StudyProgress(trials, StudyMetric.of(spec.workload), expected=plan.expected_trials)
-    progress.catch_up(history.past)
+    """Return how the study in a folder stands. Raises as `WatchedStudy`."""
+    study = WatchedStudy(path)
+    alive, history, progress = study.holder(), study.history, study.progress
     left = history.state if history.state in ("finished", "stopped") else "interrupted"
     ends = list(progress.statuses.values())
     return Status(
-        study=folder.study_id,
+        study=study.folder.study_id,
         state="running" if alive else left,
         trials={"planned": progress.total, **{status: ends.count(status) for status in sorted(set(ends))}},
         running=tuple(
@@ -92,14 +85,14 @@ def status_of(path: str | Path) -> Status:
                 period=each.trial.period_word,
                 metric=each.values[-1] if each.epochs else None,
             )
-            for trial_id, each in progress.resting.items()
+            for trial_id, each in (progress.resting | progress.running).items()
         ),
         best={"value": progress.best[0], "trial": progress.best[1].name} if progress.best else None,
         wall_seconds=history.wall_seconds_at(time.time()) if alive else history.study_seconds,
         holder=f"process {alive.pid} on {alive.host}" if alive else None,
         silent_seconds=alive.silent_seconds if alive else None,
-        unsent=max(0, journal.last_number - Cursor(folder.cursor_file).read()),
-        folder=folder.address,
+        unsent=max(0, study.journal.last_number - Cursor(study.folder.cursor_file).read()),
+        folder=study.folder.address,
     )
 
 
@@ -162,8 +155,7 @@ def open_report(path: str | Path, *, as_json: bool = False) -> None:
     Raises RequestError if there is no report, or for a folder that is not a study's.
     """
     folder = open_folder(path)
-    holder = lock_of(folder).holder()
-    runs = holder is not None and holder.is_alive
+    runs = is_running(folder)
     look = f"scalestudy open {quote(folder.address)} --watch"
     if not folder.report_file.exists():
         remedy = f"scalestudy report {quote(folder.address)} writes it now"
@@ -180,10 +172,8 @@ def watch_report(path: str | Path, *, as_json: bool = False) -> None:
 
     Show the report instead if the study does not run. Raises as `open_report`, and as `WatchedStudy`.
     """
-    from scalestudy.orchestration.commands.watch import WatchedStudy, watch
-
     study = WatchedStudy(path)
-    if not study.runs:
+    if study.holder() is None:
         open_report(path, as_json=as_json)
         return
     print("Ctrl-C ends the watching, not the study", file=sys.stderr)

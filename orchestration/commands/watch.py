@@ -1,4 +1,4 @@
-"""`open --watch`: the page of a running study, which the watching process rewrites from the journal.
+"""A study as its journal shows it so far: for `status`, and for the page that `open --watch` rewrites.
 
 The study's process does nothing for it. The page is below `$SCALESTUDY_HOME/live`, since the study's folder belongs to
 the process that runs the study.
@@ -6,6 +6,7 @@ the process that runs the study.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from html import escape
@@ -13,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.report.analysed import AnalysedStudy
-from scalestudy.experiments.report.live_page import TrialNow, live_page
+from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.base.places import home
 from scalestudy.orchestration.groups.events import Reopened, StudyBegan, StudyEvent, Suggested
 from scalestudy.orchestration.progress.progress import StudyProgress, finite_metric
-from scalestudy.orchestration.storage.lock import lock_of
+from scalestudy.orchestration.storage.lock import Holder, lock_of
+from scalestudy.orchestration.storage.mirror import answering
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
 from scalestudy.orchestration.tracking.entries import StudyJournal
 from scalestudy.orchestration.tracking.recorder import History
@@ -46,20 +47,20 @@ class WatchedStudy:
         self._address = address
         self.folder = open_folder(address)
         with readable(self.folder):
-            self._spec, self._plan = spec_of(self.folder), self.folder.read_plan()
+            spec, self._plan = spec_of(self.folder), self.folder.read_plan()
+        self._metric = StudyMetric.of(spec.workload)
         self.page = home() / "live" / f"{self.folder.study_id}.html"  # the live page
+        self.journal = StudyJournal(self.folder)
         self.history = History()
-        self.progress = StudyProgress(
-            self._plan.by_id(), StudyMetric.of(self._spec.workload), expected=self._plan.expected_trials
-        )
+        self.progress = self._progress_of_past()
         self._number = 0  # of the last entry
         self._read()
 
-    @property
-    def runs(self) -> bool:
-        """Whether a process runs it now."""
-        holder = lock_of(self.folder).holder()
-        return holder is not None and holder.is_alive
+    def holder(self) -> Holder | None:
+        """Return the process that runs it now; None: none does. Raises UnreachableError where that can't be read."""
+        with answering(self.folder.address, "read"):
+            holder = lock_of(self.folder).read_holder()
+        return holder if holder and holder.is_alive else None
 
     @property
     def ended(self) -> bool:
@@ -75,24 +76,35 @@ class WatchedStudy:
         return self._read()
 
     def _read(self) -> bool:
-        before = self._number
-        for entry in StudyJournal(self.folder).entries(after=before):
-            self._number = entry.number
+        with readable(self.folder):
+            entries = list(self.journal.entries(after=self._number))
+        begins = [number for number, entry in enumerate(entries, 1) if isinstance(entry.event, StudyBegan | Reopened)]
+        before_run = begins[-1] if begins else 0
+        for entry in entries[:before_run]:
             self.history.take(entry)
-            if isinstance(entry.event, StudyBegan):
-                self.progress.catch_up(())  # a run begins: what trained in the previous run rests
-            if isinstance(entry.event, StudyEvent):
-                continue
+        if before_run:
+            self.progress = self._progress_of_past()
+        for entry in entries[before_run:]:
+            self.history.take(entry)
             if isinstance(entry.event, Suggested):
                 self.progress.trials[entry.trial_id] = entry.event.trial
-            if entry.trial_id in self.progress.trials:
+            if not isinstance(entry.event, StudyEvent) and entry.trial_id in self.progress.trials:
                 self.progress.take(entry.trial_id, entry.event)
-            if isinstance(entry.event, Reopened):  # comes right after the beginning of a run
-                self.progress.ended_before = len(self.progress.statuses)
-        return self._number > before
+        self._number = entries[-1].number if entries else self._number
+        return bool(entries)
+
+    def _progress_of_past(self) -> StudyProgress:
+        """Return the state in which a run begins, as the process that runs it folds it: what has trained rests."""
+        trials = self._plan.with_trials(self.history.suggested.values()).by_id()
+        progress = StudyProgress(trials, self._metric, expected=self._plan.expected_trials)
+        progress.catch_up(self.history.past)
+        return progress
 
     def write_page(self) -> None:
         """Write the live page. Raises RequestError for a broken file, OSError where the page can't be written."""
+        from scalestudy.experiments.report.analysed import AnalysedStudy  # loads SciPy
+        from scalestudy.experiments.report.live_page import TrialNow, live_page
+
         progress, history = self.progress, self.history
         progress.started = time.monotonic() - (time.time() - history.began if history.began else 0.0)
         suggested = [trial for trial in history.suggested.values() if trial.kind == "training"]
@@ -127,12 +139,21 @@ def watch(study: WatchedStudy, show: Callable[[Path], Any], sleep: Callable[[flo
     """Rewrite a running study's live page until no process runs the study.
 
     show: called with the page once it is there. The page leads to the report at the end, if there is one; it stays as
-    it is when the process that runs the study dies. Raises as `WatchedStudy`.
+    it is when the process that runs the study dies. A bucket out of reach is asked again, since the study may go on.
+    Raises as `WatchedStudy`.
     """
-    written, cost, news, shown = float("-inf"), 0.0, True, False
+    written, cost, news, shown, lost = float("-inf"), 0.0, True, False, False
     while True:
-        runs = study.runs  # asked first, so that the last look reads all that it wrote before its end
-        news = study.look() or news
+        try:
+            runs = study.holder() is not None  # asked first, so that the last look reads all that it wrote at its end
+            news = study.look() or news
+        except UnreachableError as error:
+            if not lost:
+                print(f"{error.problem}; asked again every {EVERY_SECONDS:.0f} s", file=sys.stderr)
+            lost = True
+            sleep(EVERY_SECONDS)
+            continue
+        lost = False
         now = time.monotonic()
         if not runs and study.ended:
             study.point_to_report()

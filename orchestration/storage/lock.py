@@ -84,7 +84,7 @@ class StudyLock:
     def __enter__(self) -> StudyLock:
         """Take the lock. Raises RequestError if another living process holds it."""
         try:
-            self._refuse_if_held(self._read_holder())
+            self._refuse_if_held(self.read_holder())  # if the lock can't be read, nobody may take it
             self._take()
         except FileExistsError:
             raise RequestError(f"DIR: {self._where}: another process has just taken it", "wait for it") from None
@@ -103,10 +103,17 @@ class StudyLock:
             self._remove()
 
     def holder(self) -> Holder | None:
-        """Return who holds it, or held it last; None: nobody, or it can't be read. A torn text is nobody's."""
+        """Return what `read_holder` does; None also if the lock can't be read."""
         try:
-            return self._read_holder()
+            return self.read_holder()
         except OSError:
+            return None
+
+    def read_holder(self) -> Holder | None:
+        """Return who holds it, or held it last; None: nobody. A torn text is nobody's. Raises OSError."""
+        try:
+            return Holder(**json.loads(self._read()))
+        except (FileNotFoundError, ValueError, TypeError):
             return None
 
     def check(self) -> bool:
@@ -125,13 +132,6 @@ class StudyLock:
         if holder and holder.is_alive:
             who = f"process {holder.pid} on {holder.host} (seen {holder.silent_seconds:.0f} s ago)"
             raise RequestError(f"DIR: {self._where}: is being run by {who}", "wait for its end, or stop it")
-
-    def _read_holder(self) -> Holder | None:
-        """Return what `holder` does. Raises OSError if the lock can't be read: then nobody may take it."""
-        try:
-            return Holder(**json.loads(self._read()))
-        except (FileNotFoundError, ValueError, TypeError):
-            return None
 
     def _read(self) -> str:
         return self._file.read_text(encoding="utf-8")

@@ -1,52 +1,41 @@
-"""`scalestudy bench`: its two benches on the command line, and their MLflow runs."""
+"""`scalestudy bench`: its two benches on the command line, and what they print."""
 
+import io
 import json
 import re
 from pathlib import Path
 
 import pytest
-from mlflow import MlflowClient
 from rich.console import Console
 
 from scalestudy.experiments.spec.sections import leaf_keys
 from scalestudy.experiments.spec.sweep_section import ITEMS
-from scalestudy.orchestration.base.errors import RequestError, UnreachableError
-from scalestudy.orchestration.commands import bench
-from scalestudy.orchestration.commands.bench import (
-    Benched,
-    Experiment,
-    MaxBatchBench,
-    Table,
-    cell_text,
-    markdown,
-    run_bench,
-    show_bench,
-    time_allreduce,
-)
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.commands import bench, show
+from scalestudy.orchestration.commands.bench import Experiment, MaxBatchBench, Table, run_bench
+from tests.support.approved import approved
 from tests.support.in_process import scalestudy
 from tests.support.studies import REPOSITORY, left_behind
 from tests.support.studies import scalestudy as process
 
+NUMBERS = (7, 0.0, 0.00012345, 12.3456, 1234.56, 1e-7, -2500.0)
 FOUND = Experiment(
     "allreduce",
     "What is gained?",
-    (Table("Times", ("what", "time (ms)", "count"), (("a | b", 1234.5678, 3), ("none", None, 0))),),
+    (
+        Table("Numbers", ("what", "figure"), (("none", None), *((repr(number), number) for number in NUMBERS))),
+        Table("Wide", ("one", "two"), (("a word " * 20, "x" * 90),)),
+    ),
     ("It holds.",),
     {"a_seconds": 1.25},
+    {"device": "CPU", "devices": "1", "cores": "2", "threads": "2", "torch": "2.13.0"},
+    quick=True,
 )
-MACHINE = {"device": "CPU", "devices": "1", "cores": "2", "threads": "2", "torch": "2.13.0"}
-
-
-@pytest.fixture(scope="module")
-def benched(tmp_path_factory):
-    """One experiment by the command line, with a store of its own."""
-    place = tmp_path_factory.mktemp("bench")
-    return place, process("bench", "allreduce", "--quick", "--device", "cpu", "--json", cwd=place)
 
 
 @pytest.mark.slow
-def test_the_output_is_json(benched):
-    _, done = benched
+def test_the_output_is_json(tmp_path):
+    done = process("bench", "allreduce", "--quick", "--device", "cpu", "--json", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert found["name"] == "allreduce"
@@ -58,45 +47,18 @@ def test_the_output_is_json(benched):
         assert algorithm == pytest.approx(size * 1024 / (milliseconds / 1e3) / 1e6)  # MB/s
         assert bus == algorithm  # 2(k - 1)/k = 1 of two ranks
     assert found["metrics"]["gloo_2_bus_bytes_per_second"] == pytest.approx(1e6 * table["rows"][-1][-1])
-
-
-def test_it_is_a_run_of_the_store_that_studies_use(benched):
-    place, done = benched
-    said = json.loads(done.stdout)
-    uri = f"sqlite:///{place / 'mlflow.db'}"
-    assert said["mlflow"]["tracking_uri"] == uri
-    client = MlflowClient(tracking_uri=uri)
-    (run,) = client.search_runs([client.get_experiment_by_name("scalestudy-bench").experiment_id])
-    assert run.info.run_id == said["mlflow"]["run_id"]
-    assert (run.info.run_name, run.info.status) == ("allreduce", "FINISHED")
-    assert run.data.params == {"bench": "allreduce", "quick": "True", **said["machine"]}
-    assert run.data.metrics == pytest.approx(said["metrics"])
-    assert "| backend |" in run.data.tags["mlflow.note.content"]
-    kept = Path(client.download_artifacts(run.info.run_id, "allreduce.json", str(place)))
-    assert json.loads(kept.read_text("utf-8"))["tables"] == said["tables"]
-    assert (place / "mlartifacts").is_dir()
-
-
-def found_at_once(device, quick):
-    return FOUND
-
-
-def test_without_mlflow_nothing_is_written(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    done = run_bench(found_at_once, device="cpu", tracked=False)
-    assert (done.experiment, done.run_id, done.tracking_uri, done.untracked) == (FOUND, None, None, None)
     assert left_behind(tmp_path) == []
 
 
-def test_bad_requests_are_one_line(tmp_path):
-    done = scalestudy("bench", "fast", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (2, "bench: 'fast' is not known; choose one of max-batch, allreduce\n")
-    done = scalestudy("bench", "allreduce", "digits-quick", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr == "bench allreduce: takes no SPEC, --set or --memory; give them to bench max-batch alone\n"
-    assert left_behind(tmp_path) == []
+def test_what_is_printed():
+    console = Console(file=io.StringIO(), width=60)
+    show.bench(console, FOUND)
+    approved(console.file.getvalue(), Path(__file__).parent / "bench.txt")
+
+
+def test_an_unknown_device_is_refused_before_anything_is_measured():
     with pytest.raises(RequestError, match="device: 'tpu' is not known; choose auto, cpu or cuda"):
-        run_bench(time_allreduce, device="tpu")
+        run_bench(None, device="tpu")  # would fail if it were called
 
 
 @pytest.mark.parametrize("name", ["async", "compile", "export", "parallel", "overlap"])
@@ -109,80 +71,8 @@ def test_a_bench_that_is_a_script_now_names_it(tmp_path, name):
     assert all((REPOSITORY / script).is_file() for script in scripts)
 
 
-def test_a_store_out_of_reach_is_found_before_anything_is_measured(monkeypatch, tmp_path):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UnreachableError, match="nobody listens there"):
-        run_bench(None, device="cpu")  # would fail if it were called
-
-
-def test_a_store_lost_meanwhile_does_not_cost_the_result(monkeypatch, tmp_path):
-    """The database is replaced by something else while the experiment runs."""
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.chdir(tmp_path)
-
-    def lose_the_store(device, quick):
-        (tmp_path / "mlflow.db").write_text("no database" * 100)
-        return FOUND
-
-    done = run_bench(lose_the_store, device="cpu")
-    assert done.experiment is FOUND
-    assert done.run_id is None
-    assert re.search(r"the run could not be recorded \(\w+\); the results above are complete", str(done.untracked))
-
-
-def test_what_is_printed(capsys):
-    show_bench(Console(width=200), Benched(FOUND, MACHINE, quick=True, tracking_uri="sqlite:///x.db", run_id="1"))
-    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == "What is gained?"
-    assert lines[1] == "on CPU, 2 cores, 2 threads, torch 2.13.0, small sizes (--quick), whose figures mean little"
-    assert [line.split() for line in lines[4:8:2]] == [["what", "time", "(ms)", "count"], ["a", "|", "b", "1,235", "3"]]
-    assert lines[-2:] == ["- It holds.", "MLflow: run allreduce of scalestudy-bench in sqlite:///x.db"]
-
-
-def test_a_narrow_terminal_cuts_nothing(capsys):
-    wide = Table("Wide", ("one", "two"), (("a word " * 20, "x" * 90),))
-    show_bench(Console(width=60), Benched(Experiment("n", "q", (wide,), (), {}), MACHINE, quick=False))
-    assert capsys.readouterr().out.count("x") == 90
-
-
-@pytest.mark.parametrize(
-    ("cell", "text"),
-    [
-        (None, "-"),
-        ("x", "x"),
-        (7, "7"),
-        (0.0, "0"),
-        (0.00012345, "0.0001234"),
-        (12.3456, "12.35"),
-        (1234.56, "1,235"),
-        (1e-7, "1e-07"),
-        (-2500.0, "-2,500"),
-    ],
-)
-def test_numbers_are_readable(cell, text):
-    assert cell_text(cell) == text
-
-
-def test_the_note_is_markdown():
-    note = markdown(Benched(FOUND, MACHINE, quick=False))
-    assert "| what | time (ms) | count |\n| --- | --- | --- |\n| a \\| b | 1,235 | 3 |" in note
-    assert note.endswith("- It holds.")
-
-
-def test_the_help_names_every_experiment(tmp_path):
-    shown = " ".join(scalestudy("bench", "--help", cwd=tmp_path).stdout.split())
-    assert "max-batch or allreduce." in shown
-
-
 def test_the_keys_that_the_largest_batch_does_not_depend_on_are_there():
     assert {*ITEMS, *leaf_keys()} >= bench.IRRELEVANT
-
-
-@pytest.mark.parametrize("gib", [0.0, -1.0, float("nan")])
-def test_a_limit_of_memory_is_above_zero(gib):
-    with pytest.raises(RequestError, match="GiB is not above 0"):
-        MaxBatchBench("digits-quick", (), gib)
 
 
 def test_a_limit_of_memory_may_be_less_than_one_gib():

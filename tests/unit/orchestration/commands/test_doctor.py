@@ -25,14 +25,7 @@ PAIRS = [
     ("2.13.0", "2.13.0", "no nms"),
     ("", "2.13.0", "No module named 'torch'"),
 ]
-DISKS = [
-    ("disk", 5 * GB, 1000 * GB),
-    ("Ray's disk", 5 * GB, 1000 * GB),
-    ("Ray's disk", 60 * GB, 1000 * GB),
-    ("disk", GB // 2, 10 * GB),
-    ("disk", GB // 100, 10 * GB),
-    ("disk", 0, 0),
-]
+FREE = [5 * GB, GB // 2, GB // 100, 0]
 FILES = [(1024, 65_536), (65_536, 65_536), (-1, -1), (256, -1), (1024, 2048), (256, 512)]
 """Ray raises a low soft limit to the hard one."""
 TOKENS = [
@@ -57,9 +50,9 @@ HOSTS = [
 def test_what_is_found_of_machines(monkeypatch):
     found = {"pair": [each for torch, *facts in PAIRS for each in doctor.pair(torch, "0.28.0", *facts)]}
     found["disk"] = []
-    for name, free, total in DISKS:
-        monkeypatch.setattr(shutil, "disk_usage", lambda _, of=(free, total): SimpleNamespace(free=of[0], total=of[1]))
-        found["disk"].append(doctor.disk(name, Path("/")))
+    for free in FREE:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        found["disk"].append(doctor.disk("Ray's disk", Path("/"), doctor.OTHER_DISK))
     found["shared memory"] = [doctor.shared_memory(size) for size in (64_000_000, 2 * GB)]
     found["files"] = [doctor.files(*limits) for limits in FILES]
     found["token"] = [doctor.token(facts[0], facts[1], "/srv/token", facts[2]) for facts in TOKENS]

@@ -6,7 +6,6 @@ import pytest
 
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.study.journal import Journal
-from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.commands.earlier import earlier_timings, ran_on
 from tests.support.synthetic_studies import TINY, folder_of, spec_of
 
@@ -76,11 +75,6 @@ def test_a_broken_folder_is_skipped(here):
     broken = folder_of(here / "runs" / "b", TINY)
     broken.write_text(broken.plan_file, "{")
     assert found() == {"runs/a": 4}
-
-
-def test_a_place_that_is_none_is_refused(here):
-    with pytest.raises(RequestError, match="--storage: nowhere: there is no such folder"):
-        found(storage="nowhere")
 
 
 def test_devices_and_threads():

@@ -19,7 +19,6 @@ from scalestudy.training.models import build_model
 from scalestudy.training.state import save_state
 from tests.support.in_process import scalestudy
 from tests.support.recordings import entries_of, whole
-from tests.support.studies import left_behind
 from tests.support.synthetic_studies import TINY, folder_of
 
 SPEC = TINY.replace("model: lenet", "model: mlp")
@@ -110,12 +109,6 @@ def test_the_recommended_model_is_registered_with_its_signature(kept):
     assert info.signature.outputs.inputs[0].shape == (-1, 10)
 
 
-@pytest.mark.parametrize("name", ["a/b", "models:x", " ", ""])
-def test_a_name_that_mlflow_does_not_take_is_refused(kept, name):
-    with pytest.raises(RequestError, match=r"--name: .* is no name of a model"):
-        register_recommended(kept.folder.path, name)
-
-
 def test_of_weights_that_were_not_kept_the_command_is_printed(place, empty_store):
     shutil.copy(empty_store, place)
     study = Study(place)
@@ -158,18 +151,6 @@ def test_a_model_that_mlflow_has_not_got_is_named_with_the_remedy(place, empty_s
     study.store.client.set_tag(run, MODEL, "state_dict only; torch.export refused: it")
     with pytest.raises(RequestError, match=r"state_dict only; torch.export refused: it; load model/model.pt"):
         register_recommended(study.folder.path, "digits")
-
-
-def test_what_has_no_answer_is_refused_in_a_line(place):
-    (place / "nothing").mkdir()
-    folder_of(place / "failed", SPEC, endings={"*": "failed"})
-    before = left_behind(place)
-    for folder, words in (("nothing", "is not a study's folder"), ("failed", "no cell is recommended")):
-        done = scalestudy("register", folder, "--name", "digits", cwd=place)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert len(done.stderr.splitlines()) == 1
-        assert words in done.stderr
-    assert left_behind(place) == before
 
 
 def test_mlflow_out_of_reach_is_told_in_a_line(place):

@@ -2,17 +2,19 @@
 
 import json
 import os
+import re
 import webbrowser
 from contextlib import ExitStack
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from scalestudy.experiments.study.journal import Journal
-from scalestudy.orchestration.base.errors import RequestError
-from scalestudy.orchestration.commands.studies import HEADER, list_studies, named_study
+from scalestudy.orchestration.commands.studies import list_studies, named_study
 from scalestudy.orchestration.commands.study_commands import status_of
 from scalestudy.orchestration.storage.lock import lock_of
+from tests.support.approved import approved
 from tests.support.in_process import scalestudy
 from tests.support.old_studies import STUDIES, unpack
 from tests.support.studies import complaint, left_behind
@@ -58,18 +60,37 @@ def listed(storage=None):
 # --- list -----------------------------------------------------------------------------------------------------------
 
 
-def test_studies_are_listed_with_their_state_and_answer_the_latest_first(here):
-    study(here / "runs" / "a", began=2e9, ended="finished")
-    study(here / "runs" / "b", began=1e9, ended="stopped")
-    study(here / "runs" / "c", began=3e9)
-    rows = listed()
-    assert [row.folder for row in rows] == ["runs/c", "runs/a", "runs/b"]
-    assert [row.state for row in rows] == ["interrupted", "finished", "stopped"]
-    assert {(row.name, row.ended, row.planned) for row in rows} == {("tiny", 4, 4)}
-    recommended, answer = summary(TINY)["recommendation"]["recommended"], rows[1].answer
-    assert (answer["label"], answer["seconds"], answer["target"]) == (recommended["label"], recommended["seconds"], 0.8)
-    assert answer["words"].startswith(f"{answer['label']}, ")
-    assert answer["words"].endswith(" s of training to 0.8")
+def test_the_list(here):
+    """Each state, and each reason for which there is no answer; the latest study comes first."""
+    runs = here / "runs"
+    study(runs / "answered", began=9e9, ended="finished")
+    study(runs / "stopped", began=8e9, ended="stopped")
+    study(runs / "interrupted", began=7e9)
+    study(runs / "without-a-target", began=6e9, ended="finished", text=TINY.replace("targets: {accuracy: [0.8]}", ""))
+    study(runs / "hard", began=5e9, ended="finished", text=TINY.replace("0.8", "0.999"))
+    study(runs / "new", began=4e9).summary_file.unlink()
+    old = study(runs / "old", began=3e9, ended="finished")
+    old.summary_file.write_text('{"version": 1, "recommendation": {"knee": 3}}')
+    running = study(runs / "running", began=2e9)
+    running.summary_file.unlink()
+    study(runs / "broken-20260102T030405Z").plan_file.write_text("{")
+    torn = study(runs / "torn", began=1e9, ended="stopped")
+    (torn.journal_folder / "00000003.json").write_text('{"at": ')
+    with lock_of(running):
+        done = scalestudy("list", cwd=here)
+        plain = json.loads(scalestudy("list", "--json", cwd=here).stdout)
+    assert (done.returncode, done.stderr) == (0, "")
+    approved(re.sub(r"can't be read: .*", "can't be read: …", done.stdout), Path(__file__).parent / "list.txt")
+    recommended = summary(TINY)["recommendation"]["recommended"]
+    first, broken = plain[0], plain[-2]
+    answer = {key: first["answer"][key] for key in ("label", "seconds", "target")}
+    assert answer == {**{key: recommended[key] for key in ("label", "seconds")}, "target": 0.8}
+    assert (first["name"], first["ended"], first["planned"]) == ("tiny", 4, 4)
+    assert (first["folder"], first["started"]) == ("runs/answered", "2255-03-14T16:00:00+00:00")
+    assert (broken["state"], broken["ended"]) == ("unreadable", None)
+    assert plain[3]["answer"]["seconds"] is plain[3]["answer"]["target"] is None
+    assert scalestudy("report", "runs/old", cwd=here).returncode == 0
+    assert {row.folder: row for row in listed()}["runs/old"].answer["label"]
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -79,47 +100,6 @@ def test_it_counts_as_status_does(here, name):
     assert (row.study, row.state, row.planned) == (current.study, current.state, current.trials["planned"])
     assert row.ended == sum(current.trials.values()) - row.planned
     assert row.started == next(Journal(here / "runs" / name / "journal").entries()).at
-
-
-def test_the_last_event_may_be_torn(here):
-    folder = study(here / "runs" / "a", began=2e9, ended="stopped")
-    (folder.journal_folder / "00000003.json").write_text('{"at": ')
-    assert listed()[0].state == "stopped"
-
-
-def test_a_study_without_a_target_is_answered_by_its_metric(here):
-    study(here / "runs" / "a", text=TINY.replace("targets: {accuracy: [0.8]}", ""))
-    (row,) = listed()
-    assert row.answer["seconds"] is row.answer["target"] is None
-    assert row.answer["words"] == f"{row.answer['label']}, {row.answer['value']:.3f} test accuracy"
-
-
-def test_why_there_is_no_answer(here):
-    hard = study(here / "runs" / "hard", began=5e9, text=TINY.replace("0.8", "0.999"))
-    new = study(here / "runs" / "new", began=4e9)
-    new.summary_file.unlink()
-    old = study(here / "runs" / "old", began=3e9)
-    old.summary_file.write_text('{"version": 1, "recommendation": {"knee": 3}}')
-    runs = study(here / "runs" / "runs", began=2e9)
-    runs.summary_file.unlink()
-    broken = study(here / "runs" / "broken-20260102T030405Z")
-    broken.plan_file.write_text("{")
-    with lock_of(runs):
-        rows = {row.folder: row for row in listed()}
-    assert list(rows) == [f"runs/{name}" for name in ("hard", "new", "old", "runs", "broken-20260102T030405Z")]
-    whys = [row.answer["why"] for row in rows.values()]
-    assert whys[:4] == [
-        "no cell reached a test accuracy of 0.999",
-        "it has no report; scalestudy report runs/new writes one",
-        "its summary.json has version 1, not 2; scalestudy report runs/old rewrites it",
-        "it has not ended",
-    ]
-    assert whys[4].startswith("can't be read: ")
-    assert [row.state for row in rows.values()][3:] == ["running", "unreadable"]
-    assert rows["runs/broken-20260102T030405Z"].to_row()[1:4] == ["unreadable", "–", "2026-01-02 03:04"]
-    assert scalestudy("report", "runs/old", cwd=here).returncode == 0
-    assert {row.folder: row for row in listed()}["runs/old"].answer["label"]
-    assert hard.address
 
 
 def test_studies_of_jobs_lie_in_the_home(here, monkeypatch, tmp_path):
@@ -137,26 +117,6 @@ def test_another_folder_that_holds_studies(here, tmp_path):
     (tmp_path / "two words" / "no study").mkdir()
     assert [row.folder for row in listed(str(tmp_path / "two words"))] == [str(tmp_path / "two words" / "a")]
     assert listed() == []
-    with pytest.raises(RequestError, match=r"--storage: none: there is no such folder; name one that holds studies"):
-        list_studies("none")
-    with pytest.raises(RequestError, match=r"--storage: .*/a: is itself a study's folder; name the folder that"):
-        list_studies(str(tmp_path / "two words" / "a"))
-    with pytest.raises(RequestError, match=r"--storage: ftp://x/y: is an unknown kind of storage"):
-        list_studies("ftp://x/y")
-
-
-def test_the_command_prints_a_table_or_json(here):
-    study(here / "runs" / "a-long-name", began=1e9, ended="finished")
-    study(here / "runs" / "b", began=2e9, ended="finished")
-    done = scalestudy("list", cwd=here)
-    assert (done.returncode, done.stderr) == (0, "")
-    head, first, second = done.stdout.splitlines()
-    assert all(name in head for name in HEADER)
-    assert first.split()[:5] == ["runs/b", "finished", "4/4", "2033-05-18", "03:33"]
-    assert second.startswith("runs/a-long-name  finished  4/4     2001-09-09 01:46  workers=")
-    plain = json.loads(scalestudy("list", "--json", cwd=here).stdout)
-    assert [each["folder"] for each in plain] == ["runs/b", "runs/a-long-name"]
-    assert plain[0]["started"] == "2033-05-18T03:33:20+00:00"
 
 
 def test_an_empty_folder(here, tmp_path):
@@ -194,28 +154,6 @@ def test_a_folder_that_is_called_so_wins(here):
     for name in ("latest", "runs/latest", "runs/a"):
         assert named_study(name) == (name, "")
     assert json.loads(scalestudy("status", "latest", "--json", cwd=here).stdout)["folder"] == "latest"
-
-
-COMMANDS = [
-    ("status",),
-    ("report",),
-    ("recommend",),
-    ("open",),
-    ("resume",),
-    ("ui", "--sync"),
-    ("run", "digits-quick", "--extend"),
-]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("name", ["latest", "runs/latest"])
-def test_where_there_is_none_every_command_says_so(here, tmp_path, command, name):
-    done = scalestudy(*command, name, cwd=here)
-    assert (done.returncode, done.stdout) == (2, "")
-    looked = f"runs or {tmp_path / 'home' / 'runs'}" if name == "latest" else "runs"
-    told = f"DIR: {name}: there is no study in {looked}; run one with scalestudy run SPEC, or name a study's folder\n"
-    assert done.stderr == told
-    assert left_behind(tmp_path) == ["here"]
 
 
 def test_every_command_that_looks_takes_it_and_says_which_it_took(here):
@@ -260,51 +198,31 @@ def test_between_two_that_run_those_that_look_say_which_and_those_that_act_refus
 # --- open -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def opened(monkeypatch):
-    """The pages that a browser was asked to show."""
-    pages = []
-    monkeypatch.setattr(webbrowser, "open", lambda page: pages.append(page) or True)
-    return pages
+@pytest.mark.parametrize(
+    ("screen", "has_browser", "is_shown"),
+    [
+        pytest.param({"DISPLAY": ":0"}, True, True, id="a screen"),
+        pytest.param({"DISPLAY": ":0"}, False, False, id="no browser"),
+        pytest.param({}, True, False, id="no screen, where a browser of the terminal would start"),
+    ],
+)
+def test_the_path_is_printed_and_the_page_shown(here, monkeypatch, screen, has_browser, is_shown):
+    asked = []
 
+    def show(page):
+        asked.append(page)
+        if not has_browser:
+            raise webbrowser.Error("could not locate runnable browser")
+        return True
 
-def test_the_report_is_shown_and_its_path_printed(here, opened):
-    folder = study(here / "runs" / "50 % #1", began=1e9)
-    done = scalestudy("open", "runs/50 % #1", cwd=here, DISPLAY=":0")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{folder.report_file.absolute()}\n", "")
-    assert opened == [f"file://{here}/runs/50%20%25%20%231/report.html"]
-    done = scalestudy("open", "--json", cwd=here, DISPLAY=":0")
-    assert json.loads(done.stdout) == {"report": str(folder.report_file.absolute()), "shown": True}
-    assert done.stderr == "latest: runs/50 % #1\n"
-
-
-def test_without_a_screen_the_path_is_printed_and_no_browser_of_the_terminal_started(here, opened, monkeypatch):
+    monkeypatch.setattr(webbrowser, "open", show)
     monkeypatch.setattr("sys.platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
-    folder = study(here / "runs" / "a", began=1e9)
-    done = scalestudy("open", "runs/a", cwd=here)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{folder.report_file.absolute()}\n", "")
-    assert opened == []
-    assert json.loads(scalestudy("open", "runs/a", "--json", cwd=here).stdout)["shown"] is False
-
-
-def test_a_browser_that_is_not_there_is_no_error(here, monkeypatch):
-    def fail(page):
-        raise webbrowser.Error("could not locate runnable browser")
-
-    monkeypatch.setattr(webbrowser, "open", fail)
-    study(here / "runs" / "a", began=1e9)
-    assert scalestudy("open", "runs/a", cwd=here, DISPLAY=":0").returncode == 0
-
-
-def test_a_study_without_a_report_and_a_folder_that_is_no_study(here, opened):
-    folder = study(here / "runs" / "a b", began=1e9)
-    folder.report_file.unlink()
-    done = scalestudy("open", "runs/a b", cwd=here, DISPLAY=":0")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "DIR: runs/a b: has no report.html; scalestudy report 'runs/a b' writes it now\n"
-    done = scalestudy("open", "runs", cwd=here, DISPLAY=":0")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "DIR: runs: is not a study's folder (it has no plan.json); name one of scalestudy list\n"
-    assert opened == []
+    file = study(here / "runs" / "50 % #1", began=1e9).report_file.absolute()
+    done = scalestudy("open", "runs/50 % #1", cwd=here, **screen)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{file}\n", "")
+    assert asked == ([f"file://{here}/runs/50%20%25%20%231/report.html"] if screen else [])
+    done = scalestudy("open", "--json", cwd=here, **screen)
+    assert json.loads(done.stdout) == {"report": str(file), "shown": is_shown}
+    assert done.stderr == "latest: runs/50 % #1\n"

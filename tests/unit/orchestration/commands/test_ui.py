@@ -5,7 +5,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from scalestudy.orchestration.base.errors import RequestError, UnreachableError
+from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.commands import ui
 from scalestudy.orchestration.commands.ui import TrackedPage
 from scalestudy.orchestration.tracking.server import resolve_address, same_address
@@ -148,8 +148,3 @@ def test_a_store_that_is_a_server_has_pages_of_its_own(place, opened, monkeypatc
     (url,) = opened
     assert url.startswith("http://h:5000/#/experiments/7/runs?")
     assert "s3cr3t" not in capsys.readouterr().out
-
-
-def test_a_folder_that_is_no_study_s_is_refused(place):
-    with pytest.raises(RequestError, match="is not a study's folder"):
-        ui.serve_ui(None, 5999, str(place))

@@ -1,15 +1,18 @@
 """`open --watch`: what it makes of a journal, when it rewrites the page, and that it leaves the study alone."""
 
+import itertools
 import json
 import webbrowser
 
 import pytest
 
+from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.commands import study_commands as folder_commands
 from scalestudy.orchestration.commands import watch as module
+from scalestudy.orchestration.commands.study_commands import status_of
 from scalestudy.orchestration.commands.watch import WatchedStudy, watch
 from scalestudy.orchestration.groups.events import Reopened, Running
-from scalestudy.orchestration.storage.lock import lock_of
+from scalestudy.orchestration.storage.lock import StudyLock, lock_of
 from scalestudy.orchestration.tracking.recorder import History
 from tests.support.in_process import scalestudy
 from tests.support.recordings import again, begin, events_of, play, recorded
@@ -95,43 +98,34 @@ def test_the_page_follows_the_journal_and_leads_to_the_report_at_the_end(running
     assert "data-written" not in folder.report_file.read_text("utf-8")
 
 
-def test_without_news_the_page_is_rewritten_once_a_minute(running, monkeypatch):
-    _, folder, _ = running
-    study, clock, moments = WatchedStudy(folder.path), [0.0], []
+@pytest.mark.parametrize(
+    ("takes", "has_news", "moments"),
+    [
+        pytest.param(0, False, [0, 60, 120], id="without news once a minute"),
+        pytest.param(2, True, [0, 42, 84], id="two seconds of writing in forty"),
+    ],
+)
+def test_when_the_page_is_rewritten(running, monkeypatch, takes, has_news, moments):
+    recorder, folder, trials = running
+    study, clock, written = WatchedStudy(folder.path), [0.0], []
+    news = iter(events_of(trials[2]) if has_news else ())
     monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(study, "write_page", lambda: moments.append(clock[0]))
+
+    def write_page():
+        written.append(clock[0])
+        clock[0] += takes
 
     def pass_time(seconds):
         clock[0] += seconds
         if clock[0] > 130:
             raise KeyboardInterrupt
-
-    with lock_of(folder), pytest.raises(KeyboardInterrupt):
-        watch(study, lambda page: None, pass_time)
-    assert moments == [0, 60, 120]
-
-
-def test_a_page_that_takes_long_is_written_rarely(running, monkeypatch):
-    recorder, folder, trials = running
-    study, clock, moments = WatchedStudy(folder.path), [0.0], []
-    news = iter([*events_of(trials[2]), *events_of(trials[3])])
-    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
-
-    def write_page():
-        moments.append(clock[0])
-        clock[0] += 2  # 5 % of 40
-
-    def pass_time(seconds):
-        clock[0] += seconds
-        event = next(news, None)
-        if event is None:
-            raise KeyboardInterrupt
-        recorder.take(trials[2]["trial_id"], event)
+        for event in itertools.islice(news, 1):
+            recorder.take(trials[2]["trial_id"], event)
 
     monkeypatch.setattr(study, "write_page", write_page)
     with lock_of(folder), pytest.raises(KeyboardInterrupt):
         watch(study, lambda page: None, pass_time)
-    assert moments == [0, 42, 84]
+    assert written == moments
 
 
 def test_in_a_resumed_study_what_trained_before_rests_and_only_this_runs_trials_tell_the_pace(running):
@@ -141,12 +135,16 @@ def test_in_a_resumed_study_what_trained_before_rests_and_only_this_runs_trials_
     study = WatchedStudy(folder.path)
     assert (list(study.progress.running), study.progress.ended_before) == ([], 1)
     assert list(study.progress.resting) == [trials[1]["trial_id"]]
+    assert [(each.trial_id, each.epoch) for each in status_of(folder.path).running] == [(trials[1]["trial_id"], 2)]
     _, *epochs, _ = events_of(trials[1])
     for event in (Running(attempt=2), epochs[2]):
         recorder.take(trials[1]["trial_id"], event)
     assert study.look()
     assert [len(each.epochs) for each in study.progress.running.values()] == [3]
     assert not study.look()
+    assert [(each.trial_id, each.attempt, each.epoch) for each in status_of(folder.path).running] == [
+        (trials[1]["trial_id"], 2, 3)
+    ]
 
 
 def test_a_trial_that_is_reopened_has_not_ended_before(running):
@@ -202,6 +200,40 @@ def test_a_study_whose_process_dies_ends_the_watching(running, browser, monkeypa
         f"the process that ran the study has ended before the study; to go on: scalestudy resume {folder.path}"
     )
     assert "1/4 trials" in (tmp_path / "home" / "live" / "tiny-20260131.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("owner", "question", "error"),
+    [
+        (StudyLock, "read_holder", OSError("no route to host")),
+        (WatchedStudy, "look", UnreachableError("storage: s3://b/x: can't be read", "correct the address")),
+    ],
+)
+def test_a_bucket_out_of_reach_is_asked_again(running, browser, monkeypatch, tmp_path, owner, question, error):
+    _, folder, _ = running
+    lock = lock_of(folder)
+    lock.__enter__()
+    asks, waits, away = getattr(owner, question), [], []
+
+    def ask(self):
+        if away:
+            raise error
+        return asks(self)
+
+    def pass_time(seconds):
+        waits.append(seconds)
+        away[:] = ["away"] if len(waits) in (1, 2) else []
+        if len(waits) == 4:
+            lock.__exit__(None, None, None)
+
+    monkeypatch.setattr(owner, question, ask)
+    monkeypatch.setattr(watch, "__defaults__", (pass_time,))
+    done = scalestudy("open", folder.path, "--watch", cwd=tmp_path, DISPLAY=":0")
+    assert (done.returncode, len(waits)) == (0, 4)
+    _, told, last = done.stderr.splitlines()
+    assert told.startswith("storage: ")
+    assert told.endswith("; asked again every 10 s"), "and said once"
+    assert last.startswith("the process that ran the study has ended before the study")
 
 
 def test_of_a_study_that_does_not_run_the_report_is_shown(running, browser, tmp_path):

@@ -197,7 +197,8 @@ def test_the_noise_scale_is_a_ratio_of_means() -> None:
         {"grad_sq_norm": 1.5, "grad_trace_cov": 2.0},
     ]
     assert noise_scale_of(epochs) == pytest.approx(4.0)
-    assert noise_scale_of([{"grad_sq_norm": -0.1, "grad_trace_cov": 2.0}]) is None
+    for no_gradient in (0.0, -0.1):
+        assert noise_scale_of([{"grad_sq_norm": no_gradient, "grad_trace_cov": 2.0}]) is None
     assert noise_scale_of([{"train_loss": 1.0}]) is None
 
 

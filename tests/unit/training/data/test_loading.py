@@ -245,30 +245,6 @@ def test_a_regression_finds_its_truth() -> None:
     assert records[-1].to_dict()["test_mse"] == pytest.approx(records[-1].test_loss)
 
 
-@pytest.mark.parametrize(
-    ("changes", "found"),
-    [
-        ({"loss": f"{HERE}:no_such"}, "^loss: .*no callable 'no_such'"),
-        ({"metric": "nowhere.at_all:f"}, "^metric: .*no module"),
-        ({"loss": "tests.unit.training.test_losses:mean_loss"}, "one value for each example"),
-        ({"data": f"{HERE}:mislabelled", "data_args": {}}, "^data: train targets are 0 to 5"),
-        ({"data": "synthetic_linear", "data_args": {}, "augment": "crop_flip"}, "^augment: crop_flip is for images"),
-        ({"model": f"{HERE}:two_outputs", "data": f"{HERE}:images", "data_args": {}}, "^model: outputs .* 3 classes"),
-    ],
-)
-def test_what_does_not_fit_is_said_before_or_at_the_first_step(changes: dict[str, Any], found: str) -> None:
-    settings = {
-        "model": f"{HERE}:linear",
-        "model_args": {},
-        "data": f"{HERE}:images",
-        "data_args": {},
-        "batch_size": 20,
-    }
-    with pytest.raises(ValueError, match=found) as caught:
-        train(make_config(**{**settings, **changes}), ALONE)
-    assert "\n" not in str(caught.value)
-
-
 # --- augmentation: random numbers keyed by example, every outcome equally likely, the same anywhere -------------------
 
 
@@ -361,22 +337,6 @@ def test_images_in_channels_last_order_are_changed_alike() -> None:
     images = torch.rand(10, 3, 8, 8)
     reordered = images.contiguous(memory_format=torch.channels_last)
     assert torch.equal(crop_flip(reordered, torch.arange(10), 3), crop_flip(images, torch.arange(10), 3))
-
-
-def augmented_part(worker: Worker) -> list[tuple[int, list[float]]]:
-    """(example, its first row) for the part of 32 shuffled examples that a rank gets."""
-    images = torch.rand(32, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    order = torch.randperm(32, generator=torch.Generator().manual_seed(1))
-    mine = order[worker.rank :: worker.world_size]
-    changed = crop_flip(images[mine], mine, augmentation_key(5, 2))
-    return list(zip(mine.tolist(), changed[:, 0, 0].tolist(), strict=True))
-
-
-def test_examples_are_the_same_at_any_world_size(ranks: GlooPool) -> None:
-    alone = sorted(augmented_part(Worker(0, 1, torch.device("cpu"))))
-    for world_size in (2, 4):
-        parts = ranks.run(world_size, augmented_part)
-        assert sorted(itertools.chain.from_iterable(parts)) == alone
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import mmap
-import time
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from scalestudy.training.loop.measures import (
     resident_bytes,
     warm_up_end,
 )
+from scalestudy.training.loop.noise_scale import NoiseScale
 from scalestudy.training.loop.train import train
 from scalestudy.training.loop.trial import start_trial
 from tests.support.gloo import GlooPool
@@ -153,18 +153,6 @@ def test_an_epoch_without_sampled_steps_has_no_phases() -> None:
     assert sum(PhaseTimer(CPU, [], 10).phase_seconds(1.0).values()) == 0.0
 
 
-def test_a_busy_process_keeps_a_core_busy_and_a_sleeping_one_none() -> None:
-    meter = UsageMeter(torch.device("cpu"))
-    time.sleep(0.2)
-    assert meter.since_last().cpu_cores < 0.5
-    until = time.process_time() + 0.1
-    while time.process_time() < until:
-        pass
-    busy = meter.since_last()
-    assert busy.cpu_cores > 0
-    assert math.isnan(busy.gpu_share)
-
-
 def test_the_share_of_a_gpu_is_nvmls(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(torch.cuda, "utilization", lambda device: asked.append(device) or 50)
@@ -221,8 +209,6 @@ def test_a_training_records_it_each_epoch() -> None:
 
 
 def test_the_record_tells_bytes_and_noise(ranks: GlooPool) -> None:
-    from scalestudy.training.loop.noise_scale import NoiseScale
-
     trial = start_trial(make_config(), ALONE)
     size = sum(parameter.numel() for parameter in trial.parameters) * 4
     (record, _) = ranks.run(2, record_with_noise, make_config())
@@ -235,6 +221,4 @@ def test_the_record_tells_bytes_and_noise(ranks: GlooPool) -> None:
 
 def record_with_noise(worker: Worker, config: TrainConfig) -> dict[str, Any]:
     """The first epoch's record with the noise scale measured."""
-    from scalestudy.training.loop.noise_scale import NoiseScale
-
     return train(config, worker, hooks=[NoiseScale()]).records[0].to_dict()

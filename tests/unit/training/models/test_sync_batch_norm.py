@@ -11,7 +11,6 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from scalestudy.training.distributed import Worker
-from scalestudy.training.gradient_sync import StepPlan, make_gradient_sync
 from scalestudy.training.loop.trial import start_trial
 from scalestudy.training.models import ResNet18
 from scalestudy.training.models.sync_batch_norm import (
@@ -19,11 +18,9 @@ from scalestudy.training.models.sync_batch_norm import (
     convert_sync_batch_norm,
     sync_batch_norm_class,
 )
-from scalestudy.training.task import ShardLoss
 from tests.support.gloo import GlooPool
 from tests.support.training.helpers import (
     ALONE,
-    examples_task,
     largest_difference,
     make_config,
     run_training,
@@ -124,66 +121,6 @@ def test_the_backward_is_the_derivative_of_the_forward() -> None:
     assert torch.autograd.gradcheck(
         lambda *given: torch.func.functional_call(module, {"weight": given[1], "bias": given[2]}, given[0]), arguments
     )
-
-
-def step_of_a_network(worker: Worker, strategy: str, sizes: list[int]) -> dict[str, Any]:
-    """Gradients and buffers of a small network with batch normalisation after a step on shards of these sizes."""
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Conv2d(1, 4, 3),
-        nn.BatchNorm2d(4),
-        nn.ReLU(inplace=True),
-        nn.MaxPool2d(2),
-        nn.Conv2d(4, 4, 3),
-        nn.BatchNorm2d(4),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.BatchNorm1d(4),
-        nn.Linear(4, 3),
-    ).double()
-    inputs, targets = torch.rand(sum(sizes), 1, 12, 12, dtype=torch.float64), torch.randint(3, (sum(sizes),))
-    shard_loss = ShardLoss(model, examples_task(), runs_empty=convert_sync_batch_norm(model, worker))
-    sync = make_gradient_sync(strategy, shard_loss, worker)
-    start = sum(sizes[: worker.rank])
-    mine = slice(start, start + sizes[worker.rank])
-    plan = StepPlan(shard=sizes[worker.rank], batch=sum(sizes))
-    sync.step_starts(plan)
-    (sync.module((inputs[mine], targets[mine]))[0] * sync.factor(plan)).backward()
-    sync.synchronise()
-    gradients = [parameter.grad.clone() for parameter in shard_loss.trained_parameters()]
-    return {"gradients": gradients, "buffers": [buffer.double() for buffer in model.buffers()]}
-
-
-@pytest.mark.parametrize("strategy", ["ddp", "naive"])
-@pytest.mark.parametrize("sizes", [[8, 8], [16, 0], [7, 3, 2, 4], [5, 0, 0, 11]], ids=str)
-def test_summed_gradients_are_those_of_the_whole_batch(ranks: GlooPool, sizes: list[int], strategy: str) -> None:
-    per_rank = ranks.run(len(sizes), step_of_a_network, strategy, sizes)
-    (whole,) = ranks.run(1, step_of_a_network, strategy, [sum(sizes)])
-    for rank in per_rank:
-        for kind in ("gradients", "buffers"):
-            for mine, first, expected in zip(rank[kind], per_rank[0][kind], whole[kind], strict=True):
-                assert torch.equal(mine, first)
-                assert (mine - expected).abs().max() < TOLERANCE
-    assert all(gradient.abs().max() > 1e-6 for gradient in (whole["gradients"][0], whole["gradients"][-1]))
-
-
-def resnet_step(worker: Worker, sizes: list[int]) -> tuple[float, int]:
-    """A ResNet-18 whose ranks may have no example: its loss over all ranks, and how many gradients are missing."""
-    torch.manual_seed(0)
-    model = ResNet18(10, 1)
-    inputs, targets = torch.rand(sum(sizes), 1, 8, 8), torch.randint(10, (sum(sizes),))
-    shard_loss = ShardLoss(model, examples_task(), runs_empty=convert_sync_batch_norm(model, worker))
-    loss, _ = shard_loss((inputs.split(sizes)[worker.rank], targets.split(sizes)[worker.rank]))
-    loss.backward()
-    return loss.item(), sum(parameter.grad is None for parameter in model.parameters())
-
-
-def test_a_resnet_bears_an_empty_shard(ranks: GlooPool) -> None:
-    (first, missing), (empty, missing_too) = ranks.run(2, resnet_step, [4, 0])
-    ((alone, _),) = ranks.run(1, resnet_step, [4])
-    assert first == pytest.approx(alone, rel=1e-5)
-    assert empty == 0.0
-    assert missing == missing_too == 0
 
 
 def trained(ranks: GlooPool, world_size: int, **changes: Any) -> list[dict[str, Any]]:

@@ -70,6 +70,15 @@ def run_training(worker: Worker, *configs: TrainConfig) -> dict[str, Any]:
     return {**outcome(result), "first_state": first.state}
 
 
+def refusal(worker: Worker, config: TrainConfig) -> str:
+    """What a training is refused with."""
+    try:
+        train(config, worker)
+    except ValueError as error:
+        return str(error)
+    return "nothing"
+
+
 def same_bits(one: dict[str, NDArray[Any]], other: dict[str, NDArray[Any]]) -> bool:
     """Whether two states are equal to the last bit."""
     return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)

@@ -24,6 +24,7 @@ from tests.support.training.helpers import (
     ALONE,
     examples_task,
     largest_difference,
+    refusal,
     run_training,
     smallest_movement,
     state_of,
@@ -173,15 +174,6 @@ def test_local_sgd_tells_a_wrong_weight_on_every_rank(ranks: GlooPool, task: str
     config = task_config("examples", task=f"{HERE}:{task}", gradient_sync="local_sgd", local_steps=steps)
     said = ranks.run(2, refusal, config)
     assert all("task: " in each and found in each for each in said), said
-
-
-def refusal(worker: Worker, config: Any) -> str:
-    """What a training is refused with."""
-    try:
-        train(config, worker)
-    except ValueError as error:
-        return str(error)
-    return "nothing"
 
 
 def test_a_part_may_weigh_nothing(ranks: GlooPool) -> None:

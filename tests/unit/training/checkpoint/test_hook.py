@@ -164,9 +164,7 @@ TRAININGS: dict[str, tuple[int, TrainConfig, int, int]] = {  # world size, confi
     **{
         f"texts by {strategy}": (
             2,
-            task_config(
-                "tagger", epochs=3, gradient_sync=strategy, local_steps=2 if strategy == "local_sgd" else None
-            ),
+            task_config("tagger", epochs=3, gradient_sync=strategy, local_steps=2 if strategy == "local_sgd" else None),
             6,
             2,
         )
@@ -450,11 +448,11 @@ def test_a_checkpoint_that_is_due_anyway_is_written_once(tmp_path: Path) -> None
 
 def looks(worker: Worker) -> list[int]:
     """The moments at which rank 0 looks, if 100 moments follow each other at 1/32 s."""
-    now, moment, seen = 0.0, 0, []
+    moment, seen = 0, []
     trial: Any = SimpleNamespace(worker=worker, should_preempt=lambda: bool(seen.append(moment)))
-    preemption = Preemption(lambda: now)
-    for moment in range(1, 101):
-        now += 0.03125
+    preemption = Preemption(lambda: moment / 32)
+    while moment < 100:
+        moment += 1
         assert not preemption.is_now(trial)
     return seen
 

@@ -70,12 +70,12 @@ def test_training_again_gives_the_same_with_dropout() -> None:
 
 
 class _GeneratorSeed(Hook):
-    def train_starts(self, trial: Trial) -> None:
+    def step_ends(self, trial: Trial, step: int) -> None:
         self.seed = torch.initial_seed()
 
 
 def seed_of_the_steps(worker: Worker, config: TrainConfig) -> int:
-    """What this rank's generator is seeded with when the steps begin."""
+    """What this rank's generator was seeded with before the steps."""
     hook = _GeneratorSeed()
     train(config, worker, hooks=[hook])
     return hook.seed
@@ -182,26 +182,33 @@ class _BreaksInEpoch(Hook):
 
 
 class _Diary(Hook):
+    """Notes each point of the loop, and what the pulse says there."""
+
     def __init__(self) -> None:
         self.points: list[str] = []
+        self.told: list[tuple[str, str, int]] = []
+
+    def _note(self, trial: Trial, point: str, *numbers: int) -> None:
+        self.points.append(" ".join([point, *map(str, numbers)]))
+        self.told.append((point, trial.pulse.stage.activity, trial.pulse.stage.count))
 
     def train_starts(self, trial: Trial) -> None:
-        self.points.append("train_starts")
+        self._note(trial, "train_starts")
 
     def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
-        self.points.append(f"backward_ends {step} {micro_batch}")
+        self._note(trial, "backward_ends", step, micro_batch)
 
     def gradients_ready(self, trial: Trial, step: int) -> None:
-        self.points.append(f"gradients_ready {step}")
+        self._note(trial, "gradients_ready", step)
 
     def step_ends(self, trial: Trial, step: int) -> None:
-        self.points.append(f"step_ends {step}")
+        self._note(trial, "step_ends", step)
 
     def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
-        self.points.append(f"epoch_ends {record.epoch}")
+        self._note(trial, "epoch_ends", record.epoch)
 
     def epoch_measured(self, trial: Trial) -> dict[str, float]:
-        self.points.append("epoch_measured")
+        self._note(trial, "epoch_measured")
         return {"grad_sq_norm": 4.5}
 
 
@@ -521,39 +528,17 @@ def test_the_recorded_loss_is_that_of_the_model_in_evaluation_mode() -> None:
 # --- what it says of itself to another thread -----------------------------------------------------------------------
 
 
-class _Told(Hook):
-    """Keeps what the pulse says at each point of the loop."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, str, int]] = []
-
-    def _look(self, point: str, trial: Trial) -> None:
-        self.seen.append((point, trial.pulse.stage.activity, trial.pulse.stage.count))
-
-    def train_starts(self, trial: Trial) -> None:
-        self._look("start", trial)
-
-    def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
-        self._look("backward", trial)
-
-    def step_ends(self, trial: Trial, step: int) -> None:
-        self._look("step", trial)
-
-    def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
-        self._look("epoch", trial)
-
-
 def told_of(**changes: Any) -> list[tuple[str, str, int]]:
-    told = _Told()
-    train(make_config(batch_size=128, epochs=2, **changes), ALONE, hooks=[told], pulse=Pulse())
-    return told.seen
+    diary = _Diary()
+    train(make_config(batch_size=128, epochs=2, **changes), ALONE, hooks=[diary], pulse=Pulse())
+    return [told for told in diary.told if told[0] in ("train_starts", "backward_ends", "step_ends", "epoch_ends")]
 
 
 def test_it_counts_steps_and_evaluated_batches() -> None:
     tests = {"train_samples": 256, "test_samples": 2 * EVALUATION_BATCH + 1}
-    steps = [(point, "training", step) for step in (0, 1) for point in ("backward", "step")]
-    epoch = [*steps, ("epoch", "evaluating", 3)]
-    assert told_of(data_args=tests) == [("start", "loading", 0), *epoch, *epoch]
+    steps = [(point, "training", step) for step in (0, 1) for point in ("backward_ends", "step_ends")]
+    epoch = [*steps, ("epoch_ends", "evaluating", 3)]
+    assert told_of(data_args=tests) == [("train_starts", "loading", 0), *epoch, *epoch]
 
 
 def test_a_compiled_model_compiles_in_the_first_step_of_each_shape(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -561,8 +546,8 @@ def test_a_compiled_model_compiles_in_the_first_step_of_each_shape(monkeypatch: 
     monkeypatch.setattr("scalestudy.training.loop.trial.compile_model", lambda model, mode: None)
     tests = {"train_samples": 300, "test_samples": 64}
     first, *steps = told_of(data_args=tests, compile=True)
-    assert first == ("start", "loading", 0)
-    activities = [activity for point, activity, _ in steps if point == "backward"]
+    assert first == ("train_starts", "loading", 0)
+    activities = [activity for point, activity, _ in steps if point == "backward_ends"]
     assert activities == ["compiling", "training", "compiling", "training", "training", "training"]
 
 

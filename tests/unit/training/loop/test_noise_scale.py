@@ -249,58 +249,47 @@ def test_batch_normalisation_that_sees_nothing_new_is_measured(
         assert trace_cov > 0
 
 
-class Asked(Hook):
-    """Notes the steps that are made in halves."""
-
-    def __init__(self) -> None:
-        self.steps: list[tuple[int, int]] = []  # epoch, step
-
-    def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
-        if micro_batch == 1:
-            self.steps.append((trial.progress.period, step))
-
-
-@pytest.mark.parametrize(
-    ("interval", "batch", "steps"),
-    [
-        (8, 32, [1]),  # of eight
-        (2, 32, [1, 3, 5, 7]),
-        (1, 100, [0, 1]),  # the third, of 56, is not whole
-        (8, 256, [0]),  # the only one
-        (8, 200, [0]),
-    ],
-)
-def test_sampled_steps_are_whole_batches_of_every_epoch(interval: int, batch: int, steps: list[int]) -> None:
-    asked = Asked()
-    train(make_config(batch_size=batch, epochs=2), ALONE, hooks=[asked, NoiseScale(interval)])
-    assert asked.steps == [(epoch, step) for epoch in (1, 2) for step in steps]
-
-
 class Counting(NoiseScale):
-    """Notes how many steps of each epoch were measured, and in how many the strategy was asked to."""
+    """Notes the steps that are made in halves or of which the strategy measures, and how many an epoch had."""
 
-    def __init__(self) -> None:
-        super().__init__(interval=2)
+    def __init__(self, interval: int) -> None:
+        super().__init__(interval)
+        self.asked: list[tuple[int, int]] = []  # epoch, step
         self.measured: list[int] = []
-        self.asked = 0
 
     def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
-        self.asked += trial.sync.measures_local
+        super().backward_ends(trial, step, micro_batch)
+        if micro_batch == 1 or trial.sync.measures_local:
+            self.asked.append((trial.progress.period, step))
 
     def epoch_measured(self, trial: Trial) -> Mapping[str, float | None]:
         self.measured.append(self.steps)
         return super().epoch_measured(trial)
 
 
-def count(worker: Worker, config: TrainConfig) -> tuple[list[int], int]:
-    """What `Counting` notes."""
-    hook = Counting()
-    train(config, worker, hooks=[hook])
-    return hook.measured, hook.asked
+def counted(worker: Worker, interval: int, batch: int) -> tuple[list[tuple[int, int]], list[int]]:
+    """What `Counting` notes in two epochs of 256 examples."""
+    hook = Counting(interval)
+    train(make_config(batch_size=batch, epochs=2), worker, hooks=[hook])
+    return hook.asked, hook.measured
 
 
-def test_each_epoch_is_measured_for_itself_and_no_step_more_than_sampled(ranks: GlooPool) -> None:
-    assert ranks.run(2, count, make_config(epochs=2)) == [([4, 4], 8)] * 2
+@pytest.mark.parametrize(
+    ("world_size", "interval", "batch", "steps"),
+    [
+        (1, 8, 32, [1]),  # of eight
+        (1, 2, 32, [1, 3, 5, 7]),
+        (2, 2, 32, [1, 3, 5, 7]),
+        (1, 1, 100, [0, 1]),  # the third, of 56, is not whole
+        (1, 8, 256, [0]),  # the only one
+        (1, 8, 200, [0]),
+    ],
+)
+def test_sampled_steps_are_whole_batches_of_every_epoch(
+    ranks: GlooPool, world_size: int, interval: int, batch: int, steps: list[int]
+) -> None:
+    expected = [(epoch, step) for epoch in (1, 2) for step in steps], [len(steps)] * 2
+    assert run(ranks, world_size, counted, interval, batch) == [expected] * world_size
 
 
 def test_measuring_two_workers_changes_nothing(ranks: GlooPool) -> None:

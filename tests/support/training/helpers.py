@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,17 @@ def make_config(**changes: Any) -> TrainConfig:
 def examples_task(loss: PerExample = cross_entropy, metric: str = "accuracy") -> ExamplesTask:
     """The default task with this loss of an example."""
     return ExamplesTask(loss, make_metric(metric))
+
+
+class EachStep(Hook):
+    """Keeps what a function finds at the end of each step."""
+
+    def __init__(self, look: Callable[[Trial], Any]) -> None:
+        self.look = look
+        self.seen: list[Any] = []
+
+    def step_ends(self, trial: Trial, step: int) -> None:
+        self.seen.append(self.look(trial))
 
 
 class FirstParameters(Hook):

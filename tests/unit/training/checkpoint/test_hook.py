@@ -525,7 +525,6 @@ TOKENS = {"epochs": None, "tokens": 3000, "eval_every": {"tokens": 800}}
             "tokens: 3000 there, 4000 here",
         ),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_another_or_a_shorter_training_is_refused_by_its_field(
     tmp_path: Path, before: TrainConfig, after: TrainConfig, kill_after: int, text: str

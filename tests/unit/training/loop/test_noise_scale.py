@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from scalestudy.training.loop.train import train
 from scalestudy.training.loop.trial import Trial
 from scalestudy.training.seeding import epoch_order
 from tests.support.gloo import GlooPool
-from tests.support.training.helpers import ALONE, make_config, outcome, run_training, same_bits
+from tests.support.training.helpers import ALONE, EachStep, make_config, outcome, run_training, same_bits
 
 Measured = tuple[float | None, float | None]  # an epoch's |G|² and tr Σ
 Gradients = NDArray[np.float64]  # (examples, parameters): one gradient an example
@@ -327,28 +326,14 @@ def adascale(**changes: Any) -> TrainConfig:
     return make_config(**(values | changes))
 
 
-@dataclass
-class Steps(Hook):
-    """What the steps of a training had."""
-
-    gains: list[float]
-    rates: list[float]
-    progress: float = 0.0
-
-    def step_ends(self, trial: Trial, step: int) -> None:
-        self.gains.append(trial.rate.gain)
-        self.rates.append(trial.optimizer.param_groups[0]["lr"])
-        self.progress = trial.rate.progress
-
-
-def steps_of(worker: Worker, config: TrainConfig) -> Steps:
-    """The steps of a training."""
-    steps = Steps([], [])
+def steps_of(worker: Worker, config: TrainConfig) -> list[tuple[float, float, float]]:
+    """The gain, the rate and the progress after each step of a training."""
+    steps = EachStep(lambda trial: (trial.rate.gain, trial.optimizer.param_groups[0]["lr"], trial.rate.progress))
     result = train(config, worker, hooks=[steps])
     assert result.status == "finished"
     assert [record.replica_max_diff for record in result.records] == [0.0] * config.epochs
     assert all(record.grad_trace_cov is not None for record in result.records)
-    return steps
+    return steps.seen
 
 
 @pytest.mark.parametrize(
@@ -366,14 +351,14 @@ def test_each_steps_gain_lies_between_one_and_the_scale_on_all_ranks(
     ranks: GlooPool, world_size: int, changes: dict[str, Any]
 ) -> None:
     all_steps = run(ranks, world_size, steps_of, adascale(**changes))
-    for steps in all_steps:
-        assert len(steps.gains) == 16
-        assert all(1 <= each <= SCALE for each in steps.gains)
-        assert len(set(steps.gains)) > 8  # early averages may lie at an end of the range
-        assert steps.gains[6::8] == steps.gains[7::8]  # an epoch's last, smaller batch keeps the gain before it
-        assert steps.rates == [0.05 * each for each in steps.gains]
-        assert steps.progress == pytest.approx(sum(steps.gains))
-        assert steps.gains == all_steps[0].gains  # to the bit
+    assert all(steps == all_steps[0] for steps in all_steps)  # to the bit
+    gains, rates, progress = zip(*all_steps[0], strict=True)
+    assert len(gains) == 16
+    assert all(1 <= each <= SCALE for each in gains)
+    assert len(set(gains)) > 8  # early averages may lie at an end of the range
+    assert gains[6::8] == gains[7::8]  # an epoch's last, smaller batch keeps the gain before it
+    assert list(rates) == [0.05 * each for each in gains]
+    assert progress[-1] == pytest.approx(sum(gains))
 
 
 class SilentSync(FlatSync):
@@ -398,9 +383,9 @@ def test_the_gain_is_that_of_the_averaged_estimates(ranks: GlooPool) -> None:
 
 def gain_and_record(worker: Worker, config: TrainConfig) -> tuple[float, float | None, float | None]:
     """The last step's gain, and what the epoch's record says of the noise."""
-    steps = Steps([], [])
-    record = train(config, worker, hooks=[steps]).records[-1]
-    return steps.gains[-1], record.grad_sq_norm, record.grad_trace_cov
+    gains = EachStep(lambda trial: trial.rate.gain)
+    record = train(config, worker, hooks=[gains]).records[-1]
+    return gains.seen[-1], record.grad_sq_norm, record.grad_trace_cov
 
 
 def test_the_hook_is_added_where_the_rule_needs_it() -> None:

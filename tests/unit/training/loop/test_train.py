@@ -28,7 +28,16 @@ from scalestudy.training.records import EpochRecord
 from scalestudy.training.registry import GRADIENT_SYNCS
 from tests.support.gloo import GlooPool, gloo_pool
 from tests.support.training.clock import Clock
-from tests.support.training.helpers import ALONE, examples_task, make_config, outcome, run_training, same_bits, state_of
+from tests.support.training.helpers import (
+    ALONE,
+    EachStep,
+    examples_task,
+    make_config,
+    outcome,
+    run_training,
+    same_bits,
+    state_of,
+)
 
 HERE = "tests.unit.training.loop.test_train"
 WORKLOADS = "tests.support.training.workloads"
@@ -69,16 +78,11 @@ def test_training_again_gives_the_same_with_dropout() -> None:
     assert run_training(ALONE, config)["curve"] == run_training(ALONE, make_config(), config)["curve"]
 
 
-class _GeneratorSeed(Hook):
-    def step_ends(self, trial: Trial, step: int) -> None:
-        self.seed = torch.initial_seed()
-
-
 def seed_of_the_steps(worker: Worker, config: TrainConfig) -> int:
     """What this rank's generator was seeded with before the steps."""
-    hook = _GeneratorSeed()
-    train(config, worker, hooks=[hook])
-    return hook.seed
+    seeds = EachStep(lambda trial: torch.initial_seed())
+    train(config, worker, hooks=[seeds])
+    return seeds.seen[-1]
 
 
 def test_ranks_draw_different_numbers_in_their_steps(ranks: GlooPool) -> None:

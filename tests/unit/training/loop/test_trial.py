@@ -19,7 +19,7 @@ from scalestudy.training.records import EpochRecord
 from tests.support.epochs import epoch_of
 from tests.support.gloo import GlooPool
 from tests.support.training.clock import Clock
-from tests.support.training.helpers import ALONE, largest_difference, make_config, run_training
+from tests.support.training.helpers import ALONE, EachStep, largest_difference, make_config, run_training
 from tests.support.training.streams import stream_config
 
 HERE = "tests.unit.training.loop.test_trial"
@@ -169,19 +169,9 @@ def no_optimizer(model: torch.nn.Module, learning_rate: float) -> None:
     """Returns nothing."""
 
 
-class Rates(Hook):
-    """Every step's rate, group by group."""
-
-    def __init__(self) -> None:
-        self.seen: list[list[float]] = []
-
-    def step_ends(self, trial: Trial, step: int) -> None:
-        self.seen.append([group["lr"] for group in trial.optimizer.param_groups])
-
-
 def test_groups_of_an_optimizer_keep_the_ratio_of_their_rates() -> None:
     """Four updates from 0.08 to 0 by a straight line; the record has the training's own rate."""
-    rates = Rates()
+    rates = EachStep(lambda trial: [group["lr"] for group in trial.optimizer.param_groups])
     chosen = OptimizerConfig(name=f"{HERE}:slow_biases", args={"share": 0.25})
     config = make_config(optimizer=chosen, learning_rate=0.08, batch_size=64, schedule="linear")
     result = train(config, ALONE, hooks=[rates])
@@ -223,7 +213,7 @@ def test_what_does_not_fit_is_a_value_error(changes: dict[str, Any], message: st
 def test_the_rate_of_each_update_is_the_plans() -> None:
     """Linear from 0.1 at 64 to 0.2 at 128, over the first epoch of four steps; then half a cosine over four."""
 
-    rates = Rates()
+    rates = EachStep(lambda trial: [group["lr"] for group in trial.optimizer.param_groups])
     config = make_config(
         batch_size=64,
         learning_rate=0.1,

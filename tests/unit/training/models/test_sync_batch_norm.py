@@ -80,7 +80,26 @@ def synchronised(worker: Worker, layer: str, options: dict[str, Any], sizes: lis
     return outcome_of(module, shards)
 
 
-def check_equals_one_device(ranks: GlooPool, layer: str, options: dict[str, Any], sizes: list[int]) -> None:
+OPTIONS: list[dict[str, Any]] = [
+    {"momentum": None},
+    {"momentum": 0.0},
+    {"affine": False},
+    {"track_running_stats": False},
+    {"eps": 0.5},
+]
+
+
+@pytest.mark.parametrize(
+    ("layer", "options", "sizes"),
+    [
+        *((layer, {}, sizes) for layer in LAYERS for sizes in SPLITS),
+        *(("2d", options, [5, 0, 1, 6]) for options in OPTIONS),
+    ],
+    ids=str,
+)
+def test_any_split_gives_one_devices_numbers(
+    ranks: GlooPool, layer: str, options: dict[str, Any], sizes: list[int]
+) -> None:
     expected = outcome_of(layer_of(layer, options), two_batches(layer))
     per_rank = ranks.run(len(sizes), synchronised, layer, options, sizes)
     for step in range(2):
@@ -96,21 +115,6 @@ def check_equals_one_device(ranks: GlooPool, layer: str, options: dict[str, Any]
         for name, buffer in expected["buffers"].items():
             assert (rank["buffers"][name] - buffer).abs().max() < TOLERANCE
             assert torch.equal(rank["buffers"][name], per_rank[0]["buffers"][name])
-
-
-@pytest.mark.parametrize("sizes", SPLITS, ids=str)
-@pytest.mark.parametrize("layer", LAYERS)
-def test_any_split_gives_one_devices_numbers(ranks: GlooPool, layer: str, sizes: list[int]) -> None:
-    check_equals_one_device(ranks, layer, {}, sizes)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"momentum": None}, {"momentum": 0.0}, {"affine": False}, {"track_running_stats": False}, {"eps": 0.5}],
-    ids=str,
-)
-def test_every_option_counts(ranks: GlooPool, options: dict[str, Any]) -> None:
-    check_equals_one_device(ranks, "2d", options, [5, 0, 1, 6])
 
 
 def test_the_backward_is_the_derivative_of_the_forward() -> None:
@@ -136,12 +140,10 @@ def trained(ranks: GlooPool, world_size: int, **changes: Any) -> list[dict[str, 
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "naive"])
-@pytest.mark.parametrize("shards", ["even", (3.0, 1.0), (1.0, 0.0), "even4", (1.0, 0.0, 2.0, 1.0)], ids=str)
-def test_a_training_equals_one_workers(ranks: GlooPool, shards: Any, strategy: str) -> None:
-    world_size = {"even": 2, "even4": 4}.get(shards, len(shards))
+@pytest.mark.parametrize("shards", [(1.0, 1.0), (3.0, 1.0), (1.0, 0.0), (1.0,) * 4, (1.0, 0.0, 2.0, 1.0)], ids=str)
+def test_a_training_equals_one_workers(ranks: GlooPool, shards: tuple[float, ...], strategy: str) -> None:
     (alone,) = trained(ranks, 1)
-    given = "even" if isinstance(shards, str) else shards
-    replicas = trained(ranks, world_size, shards=given, gradient_sync=strategy, sync_batch_norm=True)
+    replicas = trained(ranks, len(shards), shards=shards, gradient_sync=strategy, sync_batch_norm=True)
     assert all(same_bits(replicas[0]["state"], replica["state"]) for replica in replicas)
     assert largest_difference(alone["state"], replicas[0]["state"]) < 1e-9
     assert smallest_movement(alone["first_state"], alone["state"]) > 1e-4
@@ -169,11 +171,13 @@ def test_a_micro_batch_without_any_example_changes_nothing(ranks: GlooPool) -> N
     assert same_bits(replicas[0]["state"], replicas[1]["state"])
 
 
-def in_bfloat16(worker: Worker) -> tuple[torch.dtype, torch.Tensor, torch.Tensor]:
+def in_bfloat16(worker: Worker, is_synchronised: bool) -> tuple[torch.dtype, torch.Tensor, torch.Tensor]:
+    """Outputs on this worker's part, and the gradient of the layer's weight."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))
     inputs = torch.rand(8, 1, 6, 6) + 10.0
-    convert_sync_batch_norm(model, worker)
+    if is_synchronised:
+        convert_sync_batch_norm(model, worker)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         outputs = model(inputs.chunk(worker.world_size)[worker.rank])
     (outputs.float() ** 3).sum().backward()
@@ -181,18 +185,12 @@ def in_bfloat16(worker: Worker) -> tuple[torch.dtype, torch.Tensor, torch.Tensor
 
 
 def test_autocast_to_bfloat16_normalises_in_float32(ranks: GlooPool) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))
-    inputs = torch.rand(8, 1, 6, 6) + 10.0
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        expected = model(inputs)
-    (expected.float() ** 3).sum().backward()
-    per_rank = ranks.run(2, in_bfloat16)
-    assert {rank[0] for rank in per_rank} == {torch.bfloat16}
-    outputs = torch.cat([rank[1] for rank in per_rank])
-    assert (outputs - expected.float()).abs().max() < 0.02  # outputs up to 3, which bfloat16 holds to 1 in 128
-    weight_gradient = per_rank[0][2] + per_rank[1][2]
-    assert torch.allclose(weight_gradient, model[1].weight.grad, rtol=0.02, atol=0.02 * weight_gradient.abs().max())
+    _, expected, expected_gradient = in_bfloat16(ALONE, False)
+    (first_type, first, first_gradient), (second_type, second, second_gradient) = ranks.run(2, in_bfloat16, True)
+    assert {first_type, second_type} == {torch.bfloat16}
+    assert (torch.cat([first, second]) - expected).abs().max() < 0.02  # up to 3, which bfloat16 holds to 1 in 128
+    gradient = first_gradient + second_gradient
+    assert torch.allclose(gradient, expected_gradient, rtol=0.02, atol=0.02 * gradient.abs().max())
 
 
 def test_evaluation_is_pytorchs_own_and_needs_no_other_rank() -> None:

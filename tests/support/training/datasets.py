@@ -92,11 +92,6 @@ def image_tensors(root: str | None, train_samples: int = 20, test_samples: int =
     return Splits(*parts, num_classes=3)
 
 
-def noisy(root: str | None, train_samples: int = 20) -> DatasetSplits:
-    """A user's data set with random transforms."""
-    return Splits.from_datasets(Noisy(train_samples), Noisy(7), num_classes=3)
-
-
 def mislabelled(root: str | None) -> DatasetSplits:
     """One label among many is out of range."""
     return Splits.from_datasets(Mislabelled(20), Images(7), num_classes=3)

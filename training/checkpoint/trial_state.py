@@ -108,7 +108,7 @@ def restore(trial: Trial, shared: Mapping[str, Any], parts: Sequence[Mapping[str
     tallies = [part["tally"] for part in parts]
     trial.progress = Progress(_tally(trial, tallies), period, records)
     trial.progress.began_at = trial.made
-    trial.data.go_on([part.get("stream") for part in parts])
+    trial.data.go_on([part["stream"] for part in parts])
     if same_world:
         set_generator_states(mine["generators"], trial.worker.device)
     else:
@@ -121,9 +121,9 @@ def _tally(trial: Trial, tallies: Sequence[Mapping[str, Any]]) -> Tally:
     same_world = len(tallies) == worker.world_size
     mine = [tallies[worker.rank]] if same_world else list(tallies) if worker.rank == 0 else []
     tally.loss_sum += sum(each["loss_sum"] for each in mine)
-    tally.weight_sum = sum(each.get("weight_sum", each["samples"]) for each in mine)  # 0.2 had examples alone
+    tally.weight_sum = sum(each["weight_sum"] for each in mine)
     tally.samples = sum(each["samples"] for each in mine)
-    tally.tokens = sum(each.get("tokens", 0.0) for each in mine)
+    tally.tokens = sum(each["tokens"] for each in mine)
     tally.steps = tallies[0]["steps"]
     tally.seconds_before = max(each["seconds"] for each in tallies)
     tally.bytes_before = mine[0]["sync_bytes"] if same_world else max(each["sync_bytes"] for each in tallies)

@@ -36,8 +36,8 @@ def save(store: ByteStore, number: int, *, life: int = 0, identity: str = LENET,
     write_manifest(store, manifest_of(number, parts, identity))
 
 
-def manifest_of(number: int, parts: Sequence[PartSummary], identity: str = LENET, world_size: int = 2) -> Manifest:
-    return Manifest(number=number, world_size=world_size, identity=identity, epoch=1, step=number, parts=tuple(parts))
+def manifest_of(number: int, parts: Sequence[PartSummary], identity: str = LENET) -> Manifest:
+    return Manifest(number=number, world_size=2, identity=identity, epoch=1, step=number, parts=tuple(parts))
 
 
 def resume(store: ByteStore) -> int:

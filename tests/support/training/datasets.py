@@ -92,11 +92,6 @@ def image_tensors(root: str | None, train_samples: int = 20, test_samples: int =
     return Splits(*parts, num_classes=3)
 
 
-def noisy(root: str | None, train_samples: int = 20) -> DatasetSplits:
-    """A user's data set with random transforms."""
-    return Splits.from_datasets(Noisy(train_samples), Noisy(7), num_classes=3)
-
-
 def mislabelled(root: str | None) -> DatasetSplits:
     """One label among many is out of range."""
     return Splits.from_datasets(Mislabelled(20), Images(7), num_classes=3)
@@ -117,8 +112,3 @@ class Remembering(Images):
 def linear(num_classes: int, in_channels: int) -> nn.Module:
     """A model for these images."""
     return nn.Sequential(nn.Flatten(), nn.Linear(24 * in_channels, num_classes))
-
-
-def two_outputs(num_classes: int, in_channels: int) -> nn.Module:
-    """A model that forgets a class."""
-    return linear(2, in_channels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,17 @@ def examples_task(loss: PerExample = cross_entropy, metric: str = "accuracy") ->
     return ExamplesTask(loss, make_metric(metric))
 
 
+class EachStep(Hook):
+    """Keeps what a function finds at the end of each step."""
+
+    def __init__(self, look: Callable[[Trial], Any]) -> None:
+        self.look = look
+        self.seen: list[Any] = []
+
+    def step_ends(self, trial: Trial, step: int) -> None:
+        self.seen.append(self.look(trial))
+
+
 class FirstParameters(Hook):
     """Keeps a copy of the parameters before the first step."""
 
@@ -68,6 +80,15 @@ def run_training(worker: Worker, *configs: TrainConfig) -> dict[str, Any]:
         first = FirstParameters()
         result = train(config, worker, hooks=[first])
     return {**outcome(result), "first_state": first.state}
+
+
+def refusal(worker: Worker, config: TrainConfig) -> str:
+    """What a training is refused with."""
+    try:
+        train(config, worker)
+    except ValueError as error:
+        return str(error)
+    return "nothing"
 
 
 def same_bits(one: dict[str, NDArray[Any]], other: dict[str, NDArray[Any]]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import replace
 
 import torch
@@ -86,18 +85,6 @@ class DropoutNet(nn.Sequential):
 
     def __init__(self, num_classes: int, in_channels: int) -> None:
         super().__init__(nn.Flatten(), nn.Linear(784 * in_channels, 16), nn.Dropout(), nn.Linear(16, num_classes))
-
-
-class SlowOnRankOne(nn.Linear):
-    """Rank 1's forward takes 20 ms longer, so rank 0 has to wait for its gradients."""
-
-    def __init__(self, num_classes: int, in_channels: int) -> None:
-        super().__init__(784 * in_channels, num_classes)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        if self.training and dist.get_rank() == 1:
-            time.sleep(0.02)
-        return super().forward(inputs.flatten(1))
 
 
 class RaisingNet(nn.Linear):
@@ -211,11 +198,6 @@ def changing_model(num_classes: int, in_channels: int) -> nn.Module:
     """A user's model whose width the environment says."""
     width = int(os.environ["SCALESTUDY_TEST_WIDTH"])
     return nn.Sequential(nn.Flatten(), nn.Linear(784 * in_channels, width), nn.Linear(width, num_classes))
-
-
-def mean_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """One number instead of one an example."""
-    return nn.functional.cross_entropy(outputs, targets)
 
 
 def too_few_outputs(num_classes: int, in_channels: int) -> nn.Module:

@@ -19,10 +19,8 @@ from scalestudy.training.device import (
     has_precision,
     make_precision,
 )
-from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.train import train
-from scalestudy.training.loop.trial import Trial
-from tests.support.training.helpers import ALONE, largest_difference, make_config, run_training
+from tests.support.training.helpers import ALONE, EachStep, largest_difference, make_config, run_training
 
 HERE = "tests.unit.training.test_device"
 BFLOAT16_EPSILON = 2**-8  # of its 8 significant bits
@@ -142,18 +140,11 @@ def careless_optimizer(model: nn.Module, learning_rate: float) -> torch.optim.Op
     return torch.optim.SGD(model.parameters(), learning_rate)
 
 
-class SeenPrecisions(Hook):
-    """What holds in the steps."""
-
-    def train_starts(self, trial: Trial) -> None:
-        self.seen = precisions()
-
-
 def test_a_trial_is_strict_though_the_users_modules_were_not() -> None:
-    seen = SeenPrecisions()
+    seen = EachStep(lambda trial: precisions())
     optimizer = OptimizerConfig(name=f"{HERE}:careless_optimizer")
     train(make_config(model=f"{HERE}:careless", model_args={}, optimizer=optimizer), ALONE, hooks=[seen])
-    assert seen.seen == STRICT
+    assert seen.seen == [STRICT] * 8
 
 
 # --- GPUs that don't work ---------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -41,9 +40,7 @@ from scalestudy.training.checkpoint.files import (
     write_manifest,
     write_part,
 )
-from scalestudy.training.distributed import Worker, gather_rows, gather_texts
 from scalestudy.training.state import pack
-from tests.support.gloo import GlooPool
 from tests.support.training.checkpoints import LENET, NAMES, manifest_of, numbers_in, origins, resume, save, state_in
 
 
@@ -137,24 +134,6 @@ def test_the_newest_is_found_whole(store: LocalByteStore) -> None:
 
 def test_an_empty_store_holds_none(store: LocalByteStore) -> None:
     assert latest(store, LENET) == Search(None, ())
-
-
-def save_together(worker: Worker, folder: str) -> list[Any]:
-    """Each rank its part, the summaries gathered as texts, rank 0 the rest; then all read rank 3's part."""
-    store = LocalByteStore(folder)
-    mine = write_part(store, 7, part_name(worker.rank), pack({"rank": worker.rank}))
-    told = gather_texts(json.dumps(dataclasses.asdict(mine)), worker)
-    if worker.rank == 0:
-        parts = [PartSummary(**json.loads(text)) for text in told]
-        parts.append(write_part(store, 7, SHARED, pack({"world": worker.world_size})))
-        write_manifest(store, manifest_of(7, parts, world_size=worker.world_size))
-    gather_rows([0.0], worker)
-    found = open_checkpoint(store, 7)
-    return [latest(store, LENET).messages, found.manifest.world_size, found.read(SHARED), found.read(part_name(3))]
-
-
-def test_four_ranks_write_one_checkpoint(ranks: GlooPool, tmp_path: Path) -> None:
-    assert ranks.run(4, save_together, str(tmp_path)) == [[(), 4, {"world": 4}, {"rank": 3}]] * 4
 
 
 class CountingStore(LocalByteStore):

@@ -141,13 +141,6 @@ def test_fetch_from_a_folder_without_the_files(source: CifarSource, tmp_path: Pa
         source.fetch(tmp_path / "root", tmp_path)
 
 
-def test_fetch_without_a_good_mirror_leaves_nothing(source: CifarSource, tmp_path: Path) -> None:
-    dead = CifarSource(source.name, FOLDER, source.archive, source.mirrors[:1], source.archive_md5, source.md5)
-    with pytest.raises(DataError, match=r"scalestudy data fetch cifar10 --from DIR$"):
-        dead.fetch(tmp_path / "root", None)
-    assert not (tmp_path / "root").exists()
-
-
 def test_a_damaged_file_is_named_and_not_read(source: CifarSource, unpacked: Path) -> None:
     path = unpacked / FOLDER / "data_batch_3"
     path.write_bytes(path.read_bytes()[:-1])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from scalestudy.training.data import DataError, fetch, require
+from scalestudy.training.data.downloads import default_root
 from scalestudy.training.registry import DATASETS, resolve
 
 
@@ -31,3 +32,11 @@ def test_an_unknown_data_set_is_refused(tmp_path: Path) -> None:
 def test_fetch_of_what_needs_no_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="needs no files"):
         fetch("digits", tmp_path)
+
+
+def test_the_default_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SCALESTUDY_DATA", str(tmp_path))
+    assert default_root() == tmp_path
+    monkeypatch.delenv("SCALESTUDY_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_root() == tmp_path / "scalestudy" / "data"

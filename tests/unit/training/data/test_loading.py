@@ -32,7 +32,6 @@ from scalestudy.training.seeding import augmentation_key, epoch_order
 from tests.support.gloo import GlooPool
 from tests.support.training.helpers import (
     ALONE,
-    largest_difference,
     make_config,
     run_training,
     same_bits,
@@ -215,17 +214,6 @@ def test_a_torch_dataset_trains_as_its_tensors_do(augment: str) -> None:
     assert smallest_movement(tensors["first_state"], tensors["state"]) > 1e-3
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_an_augmented_training_is_the_same_at_any_world_size(ranks: GlooPool, world_size: int) -> None:
-    config = make_config(augment="crop_flip", batch_size=30, epochs=2, model_args={"init": "xavier", "hidden": [16]})
-    alone = run_training(ALONE, config)
-    plain = run_training(ALONE, config.replace(augment="none"))
-    together = ranks.run(world_size, run_training, config)[0]
-    assert largest_difference(together["state"], alone["state"]) < 1e-5
-    assert smallest_movement(alone["first_state"], alone["state"]) > 1e-3
-    assert largest_difference(plain["state"], alone["state"]) > 1e-3
-
-
 def test_a_regression_finds_its_truth() -> None:
     """Noise 0.01: the mean squared error ends near 0.0001, from the variance of the targets."""
     config = make_config(
@@ -243,30 +231,6 @@ def test_a_regression_finds_its_truth() -> None:
     assert records[0].train_loss > 0.05
     assert 0.00008 < records[-1].test_loss < 0.00012
     assert records[-1].to_dict()["test_mse"] == pytest.approx(records[-1].test_loss)
-
-
-@pytest.mark.parametrize(
-    ("changes", "found"),
-    [
-        ({"loss": f"{HERE}:no_such"}, "^loss: .*no callable 'no_such'"),
-        ({"metric": "nowhere.at_all:f"}, "^metric: .*no module"),
-        ({"loss": "tests.unit.training.test_losses:mean_loss"}, "one value for each example"),
-        ({"data": f"{HERE}:mislabelled", "data_args": {}}, "^data: train targets are 0 to 5"),
-        ({"data": "synthetic_linear", "data_args": {}, "augment": "crop_flip"}, "^augment: crop_flip is for images"),
-        ({"model": f"{HERE}:two_outputs", "data": f"{HERE}:images", "data_args": {}}, "^model: outputs .* 3 classes"),
-    ],
-)
-def test_what_does_not_fit_is_said_before_or_at_the_first_step(changes: dict[str, Any], found: str) -> None:
-    settings = {
-        "model": f"{HERE}:linear",
-        "model_args": {},
-        "data": f"{HERE}:images",
-        "data_args": {},
-        "batch_size": 20,
-    }
-    with pytest.raises(ValueError, match=found) as caught:
-        train(make_config(**{**settings, **changes}), ALONE)
-    assert "\n" not in str(caught.value)
 
 
 # --- augmentation: random numbers keyed by example, every outcome equally likely, the same anywhere -------------------
@@ -361,22 +325,6 @@ def test_images_in_channels_last_order_are_changed_alike() -> None:
     images = torch.rand(10, 3, 8, 8)
     reordered = images.contiguous(memory_format=torch.channels_last)
     assert torch.equal(crop_flip(reordered, torch.arange(10), 3), crop_flip(images, torch.arange(10), 3))
-
-
-def augmented_part(worker: Worker) -> list[tuple[int, list[float]]]:
-    """(example, its first row) for the part of 32 shuffled examples that a rank gets."""
-    images = torch.rand(32, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    order = torch.randperm(32, generator=torch.Generator().manual_seed(1))
-    mine = order[worker.rank :: worker.world_size]
-    changed = crop_flip(images[mine], mine, augmentation_key(5, 2))
-    return list(zip(mine.tolist(), changed[:, 0, 0].tolist(), strict=True))
-
-
-def test_examples_are_the_same_at_any_world_size(ranks: GlooPool) -> None:
-    alone = sorted(augmented_part(Worker(0, 1, torch.device("cpu"))))
-    for world_size in (2, 4):
-        parts = ranks.run(world_size, augmented_part)
-        assert sorted(itertools.chain.from_iterable(parts)) == alone
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

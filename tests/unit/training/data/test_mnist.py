@@ -136,27 +136,22 @@ def test_a_damaged_packed_file_is_named(source: IdxSource, origin: Path, damage:
         source.load(origin)
 
 
-def test_a_damaged_unpacked_file_is_named(source: IdxSource, origin: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "content", "found"),
+    [
+        (FILES[0], idx_bytes(tiny_arrays()[FILES[0]])[:-1], "shape .* takes 136 bytes and the file has 135"),
+        (FILES[1], idx_bytes(tiny_arrays()[FILES[0]]), "files hold arrays of shapes"),
+        (FILES[1], idx_bytes(np.full(5, 10, dtype=np.uint8)), "labels above 9"),
+    ],
+    ids=["cut short", "images for labels", "labels above nine"],
+)
+def test_an_unpacked_file_of_another_content_is_refused(
+    source: IdxSource, origin: Path, file: str, content: bytes, found: str
+) -> None:
     raw = origin / "Tiny" / "raw"
-    (raw / f"{FILES[0]}.gz").unlink()
-    (raw / FILES[0]).write_bytes(idx_bytes(tiny_arrays()[FILES[0]])[:-1])
-    with pytest.raises(DataError, match=f"{FILES[0]}: shape .* takes 136 bytes and the file has 135"):
-        source.load(origin)
-
-
-def test_images_where_labels_should_be_are_refused(source: IdxSource, origin: Path) -> None:
-    raw = origin / "Tiny" / "raw"
-    (raw / f"{FILES[1]}.gz").unlink()
-    (raw / FILES[1]).write_bytes(idx_bytes(tiny_arrays()[FILES[0]]))
-    with pytest.raises(DataError, match="files hold arrays of shapes"):
-        source.load(origin)
-
-
-def test_labels_above_nine_are_refused(source: IdxSource, origin: Path) -> None:
-    raw = origin / "Tiny" / "raw"
-    (raw / f"{FILES[1]}.gz").unlink()
-    (raw / FILES[1]).write_bytes(idx_bytes(np.full(5, 10, dtype=np.uint8)))
-    with pytest.raises(DataError, match="labels above 9"):
+    (raw / f"{file}.gz").unlink()
+    (raw / file).write_bytes(content)
+    with pytest.raises(DataError, match=found):
         load_source(source, str(origin))
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import gc
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,11 +17,36 @@ from scalestudy.training.loop.compiling import compile_model
 from scalestudy.training.loop.noise_scale import NoiseScale
 from scalestudy.training.loop.train import train
 from scalestudy.training.task import ShardLoss
-from tests.support.training.compiler import FakeInductor
 from tests.support.training.helpers import ALONE, largest_difference, make_config, run_training, state_of
 from tests.support.training.tasks import Examples
 
 HERE = "tests.unit.training.loop.test_compiling"
+
+
+class FakeInductor:
+    """Stands where `torch.compile` hands a traced graph to Inductor: counts it, and runs it as it is."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.graphs = 0  # compiled in all
+        self.for_any_size = 0  # of them, with a dimension that may vary
+        self._graphs: weakref.WeakSet[torch.fx.GraphModule] = weakref.WeakSet()
+        self.options: list[Mapping[str, Any]] = []  # of Inductor, for each graph
+        monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", self._compile)
+        torch.compiler.reset()  # nothing that was compiled by the real one is used again
+
+    def kept(self) -> int:
+        """How many of them the process still holds."""
+        gc.collect()
+        return len(self._graphs)
+
+    def _compile(
+        self, graph: torch.fx.GraphModule, inputs: Sequence[Any], *, config_patches: Mapping[str, Any], **_: object
+    ) -> Callable[..., Any]:
+        self.graphs += 1
+        self.for_any_size += any(isinstance(each, torch.SymInt) for each in inputs)
+        self._graphs.add(graph)
+        self.options.append(config_patches)
+        return graph.forward
 
 
 def sequential(num_classes: int, in_channels: int) -> nn.Module:

@@ -44,28 +44,25 @@ def evaluate_examples(worker: Worker, samples: int, weights: tuple[float, ...] |
     return evaluate(shard_loss, data_of(inputs, targets, 10), worker, weights)
 
 
-def assert_add_up(parts: list[Sums], samples: int) -> None:
-    """The parts are a whole evaluation."""
+@pytest.mark.parametrize(
+    ("samples", "weights"),
+    [
+        *((samples, (1.0,) * workers) for workers in (2, 4) for samples in (1, 3, 101, 2 * EVALUATION_BATCH + 1)),
+        (101, (0.7, 0.3)),
+        (101, (1.0, 0.0)),
+        (101, (1.0, 3.0, 0.0, 2.5)),
+    ],
+)
+def test_counts_of_all_workers_are_those_of_one(ranks: GlooPool, samples: int, weights: tuple[float, ...]) -> None:
+    """With batch normalisation and dropout, which an evaluation must not feel."""
+    parts = ranks.run(len(weights), evaluate_examples, samples, weights)
     whole = evaluate_examples(ALONE, samples)
     assert whole.named["examples"] == samples
     for name in ("values", "examples"):
         assert sum(part.named.get(name, 0) for part in parts) == whole.named[name]
     losses = sum(part.loss.get("loss", 0) for part in parts)
     assert float(losses) == pytest.approx(whole.loss["loss"].item(), rel=1e-12)
-
-
-@pytest.mark.parametrize("samples", [1, 3, 101, 2 * EVALUATION_BATCH + 1])
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_counts_of_all_workers_are_those_of_one(ranks: GlooPool, world_size: int, samples: int) -> None:
-    """With batch normalisation and dropout, which an evaluation must not feel."""
-    assert_add_up(ranks.run(world_size, evaluate_examples, samples), samples)
-
-
-@pytest.mark.parametrize("weights", [(0.7, 0.3), (1.0, 0.0), (1.0, 3.0, 0.0, 2.5)])
-def test_workers_may_have_uneven_parts_or_none(ranks: GlooPool, weights: tuple[float, ...]) -> None:
-    parts = ranks.run(len(weights), evaluate_examples, 101, weights)
-    assert_add_up(parts, 101)
-    shares = [101 * weight / sum(weights) for weight in weights]
+    shares = [samples * weight / sum(weights) for weight in weights]
     assert all(abs(part.named.get("examples", 0) - share) < 1 for part, share in zip(parts, shares, strict=True))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from scalestudy.training.config import OptimizerConfig, TrainConfig
-from scalestudy.training.data import Splits
 from scalestudy.training.data.builtin import linear_truth
 from scalestudy.training.data.loading import load_splits
 from scalestudy.training.distributed import Worker
@@ -28,10 +26,9 @@ from scalestudy.training.loop.learning_rate import gain
 from scalestudy.training.loop.noise_scale import AdaScale, NoiseScale, estimate_noise, first_half, with_required
 from scalestudy.training.loop.train import train
 from scalestudy.training.loop.trial import Trial
-from scalestudy.training.records import noise_scale
 from scalestudy.training.seeding import epoch_order
 from tests.support.gloo import GlooPool
-from tests.support.training.helpers import ALONE, make_config, outcome, run_training, same_bits
+from tests.support.training.helpers import ALONE, EachStep, make_config, outcome, run_training, same_bits
 
 Measured = tuple[float | None, float | None]  # an epoch's |G|² and tr Σ
 Gradients = NDArray[np.float64]  # (examples, parameters): one gradient an example
@@ -52,12 +49,6 @@ def test_the_estimate_of_uneven_shards() -> None:
 def test_one_part_is_not_enough(sizes: list[int]) -> None:
     with pytest.raises(ValueError, match=r"part_sizes: .* fewer than two parts"):
         estimate_noise([1.0] * len(sizes), sizes, 1.0)
-
-
-def test_the_noise_scale_is_the_ratio_of_means() -> None:
-    assert noise_scale(0.5, 20.0) == 40.0
-    assert noise_scale(0.0, 20.0) is None
-    assert noise_scale(-0.1, 20.0) is None
 
 
 def mean_estimate(batches: Sequence[Gradients], sizes: Sequence[int]) -> tuple[float, float]:
@@ -107,6 +98,14 @@ def test_first_half(sizes: tuple[int, ...], count: int) -> None:
 #   E r² = q + c² + s², and for a Gaussian E (u·x)²|x|² = q·t + 2|Du|², so E r²|x|² = (q + c² + s²)t + 2|Du|²;
 #   tr Σ = 4(E r²|x|² + E r²) - |G|² = 4((q + c² + s²)(t + 1) + |Du|² - c²).
 FEATURES, NOISE = 96, 1.0
+LINEAR = {  # at a rate that leaves the model where it is
+    "model": "linear_regression",
+    "model_args": {},
+    "loss": "mse",
+    "metric": "mse",
+    "data": "synthetic_linear",
+    "learning_rate": 1e-12,
+}
 DATA_ARGS = {"features": FEATURES, "noise": NOISE, "variances": [0.5] * 48 + [1.5] * 48, "test_samples": 1}
 
 
@@ -146,21 +145,8 @@ def measure(worker: Worker, config: TrainConfig, *hooks: Hook) -> Measured:
 def measured_and_known(worker: Worker, changes: dict[str, Any]) -> tuple[Measured, tuple[float, float]]:
     """What the hook finds in some hundred steps that do not move the model, and the analytic values."""
     steps = {1: 500, 2: 400, 4: 200}[worker.world_size]
-    config = make_config(
-        **(
-            {
-                "model": "linear_regression",
-                "model_args": {},
-                "loss": "mse",
-                "metric": "mse",
-                "batch_size": 64,
-                "data": "synthetic_linear",
-                "data_args": {**DATA_ARGS, "train_samples": steps * 64},
-                "learning_rate": 1e-12,
-            }
-            | changes
-        )
-    )
+    data = {"batch_size": 64, "data_args": {**DATA_ARGS, "train_samples": steps * 64}}
+    config = make_config(**{**LINEAR, **data, **changes})
     start = Start()
     return measure(worker, config, start, NoiseScale(interval=1)), start.known
 
@@ -262,58 +248,47 @@ def test_batch_normalisation_that_sees_nothing_new_is_measured(
         assert trace_cov > 0
 
 
-class Asked(Hook):
-    """Notes the steps that are made in halves."""
-
-    def __init__(self) -> None:
-        self.steps: list[tuple[int, int]] = []  # epoch, step
-
-    def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
-        if micro_batch == 1:
-            self.steps.append((trial.progress.period, step))
-
-
-@pytest.mark.parametrize(
-    ("interval", "batch", "steps"),
-    [
-        (8, 32, [1]),  # of eight
-        (2, 32, [1, 3, 5, 7]),
-        (1, 100, [0, 1]),  # the third, of 56, is not whole
-        (8, 256, [0]),  # the only one
-        (8, 200, [0]),
-    ],
-)
-def test_sampled_steps_are_whole_batches_of_every_epoch(interval: int, batch: int, steps: list[int]) -> None:
-    asked = Asked()
-    train(make_config(batch_size=batch, epochs=2), ALONE, hooks=[asked, NoiseScale(interval)])
-    assert asked.steps == [(epoch, step) for epoch in (1, 2) for step in steps]
-
-
 class Counting(NoiseScale):
-    """Notes how many steps of each epoch were measured, and in how many the strategy was asked to."""
+    """Notes the steps that are made in halves or of which the strategy measures, and how many an epoch had."""
 
-    def __init__(self) -> None:
-        super().__init__(interval=2)
+    def __init__(self, interval: int) -> None:
+        super().__init__(interval)
+        self.asked: list[tuple[int, int]] = []  # epoch, step
         self.measured: list[int] = []
-        self.asked = 0
 
     def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
-        self.asked += trial.sync.measures_local
+        super().backward_ends(trial, step, micro_batch)
+        if micro_batch == 1 or trial.sync.measures_local:
+            self.asked.append((trial.progress.period, step))
 
     def epoch_measured(self, trial: Trial) -> Mapping[str, float | None]:
         self.measured.append(self.steps)
         return super().epoch_measured(trial)
 
 
-def count(worker: Worker, config: TrainConfig) -> tuple[list[int], int]:
-    """What `Counting` notes."""
-    hook = Counting()
-    train(config, worker, hooks=[hook])
-    return hook.measured, hook.asked
+def counted(worker: Worker, interval: int, batch: int) -> tuple[list[tuple[int, int]], list[int]]:
+    """What `Counting` notes in two epochs of 256 examples."""
+    hook = Counting(interval)
+    train(make_config(batch_size=batch, epochs=2), worker, hooks=[hook])
+    return hook.asked, hook.measured
 
 
-def test_each_epoch_is_measured_for_itself_and_no_step_more_than_sampled(ranks: GlooPool) -> None:
-    assert ranks.run(2, count, make_config(epochs=2)) == [([4, 4], 8)] * 2
+@pytest.mark.parametrize(
+    ("world_size", "interval", "batch", "steps"),
+    [
+        (1, 8, 32, [1]),  # of eight
+        (1, 2, 32, [1, 3, 5, 7]),
+        (2, 2, 32, [1, 3, 5, 7]),
+        (1, 1, 100, [0, 1]),  # the third, of 56, is not whole
+        (1, 8, 256, [0]),  # the only one
+        (1, 8, 200, [0]),
+    ],
+)
+def test_sampled_steps_are_whole_batches_of_every_epoch(
+    ranks: GlooPool, world_size: int, interval: int, batch: int, steps: list[int]
+) -> None:
+    expected = [(epoch, step) for epoch in (1, 2) for step in steps], [len(steps)] * 2
+    assert run(ranks, world_size, counted, interval, batch) == [expected] * world_size
 
 
 def test_measuring_two_workers_changes_nothing(ranks: GlooPool) -> None:
@@ -351,33 +326,14 @@ def adascale(**changes: Any) -> TrainConfig:
     return make_config(**(values | changes))
 
 
-@dataclass
-class Steps(Hook):
-    """What the steps of a training had."""
-
-    gains: list[float]
-    rates: list[float]
-    progress: float = 0.0
-
-    def step_ends(self, trial: Trial, step: int) -> None:
-        self.gains.append(trial.rate.gain)
-        self.rates.append(trial.optimizer.param_groups[0]["lr"])
-        self.progress = trial.rate.progress
-
-
-def steps_of(worker: Worker, config: TrainConfig, *hooks: Hook) -> Steps:
-    """The steps of a training."""
-    steps = Steps([], [])
-    result = train(config, worker, hooks=[*hooks, steps])
+def steps_of(worker: Worker, config: TrainConfig) -> list[tuple[float, float, float]]:
+    """The gain, the rate and the progress after each step of a training."""
+    steps = EachStep(lambda trial: (trial.rate.gain, trial.optimizer.param_groups[0]["lr"], trial.rate.progress))
+    result = train(config, worker, hooks=[steps])
     assert result.status == "finished"
     assert [record.replica_max_diff for record in result.records] == [0.0] * config.epochs
     assert all(record.grad_trace_cov is not None for record in result.records)
-    return steps
-
-
-def steps_on_ranks(ranks: GlooPool, world_size: int, config: TrainConfig) -> list[Steps]:
-    """The steps on each rank."""
-    return ranks.run(world_size, steps_of, config) if world_size > 1 else [steps_of(ALONE, config)]
+    return steps.seen
 
 
 @pytest.mark.parametrize(
@@ -394,20 +350,15 @@ def steps_on_ranks(ranks: GlooPool, world_size: int, config: TrainConfig) -> lis
 def test_each_steps_gain_lies_between_one_and_the_scale_on_all_ranks(
     ranks: GlooPool, world_size: int, changes: dict[str, Any]
 ) -> None:
-    all_steps = steps_on_ranks(ranks, world_size, adascale(**changes))
-    for steps in all_steps:
-        assert len(steps.gains) == 16
-        assert all(1 <= each <= SCALE for each in steps.gains)
-        assert len(set(steps.gains)) > 8  # early averages may lie at an end of the range
-        assert steps.gains[6::8] == steps.gains[7::8]  # an epoch's last, smaller batch keeps the gain before it
-        assert steps.rates == [0.05 * each for each in steps.gains]
-        assert steps.progress == pytest.approx(sum(steps.gains))
-        assert steps.gains == all_steps[0].gains  # to the bit
-
-
-def test_below_the_base_batch_size_the_gain_is_below_one() -> None:
-    steps = steps_of(ALONE, adascale(base_batch_size=128))
-    assert all(0.25 < each < 1 for each in steps.gains)
+    all_steps = run(ranks, world_size, steps_of, adascale(**changes))
+    assert all(steps == all_steps[0] for steps in all_steps)  # to the bit
+    gains, rates, progress = zip(*all_steps[0], strict=True)
+    assert len(gains) == 16
+    assert all(1 <= each <= SCALE for each in gains)
+    assert len(set(gains)) > 8  # early averages may lie at an end of the range
+    assert gains[6::8] == gains[7::8]  # an epoch's last, smaller batch keeps the gain before it
+    assert list(rates) == [0.05 * each for each in gains]
+    assert progress[-1] == pytest.approx(sum(gains))
 
 
 class SilentSync(FlatSync):
@@ -423,72 +374,18 @@ class RoundedSync(FlatSync):
     exact = False
 
 
-def equal_examples(root: str | None) -> Splits:
-    """240 times the same example: gradients without any noise."""
-    inputs, targets = torch.ones(240, 1, 28, 28), torch.zeros(240, dtype=torch.int64)
-    return Splits(inputs, targets, inputs[:8], targets[:8], num_classes=2)
-
-
-class AtTheBest(Hook):
-    """Puts a linear regression where the true gradient is zero."""
-
-    def train_starts(self, trial: Trial) -> None:
-        truth = linear_truth(features=8, noise=1.0)
-        linear = next(module for module in trial.model.modules() if isinstance(module, nn.Linear))
-        with torch.no_grad():
-            linear.weight.copy_(truth.weights)
-            linear.bias.fill_(truth.bias)
-
-
-def linear(**changes: Any) -> TrainConfig:
-    """Linear regression at a rate that leaves it where it is."""
-    values = {
-        "model": "linear_regression",
-        "model_args": {},
-        "loss": "mse",
-        "metric": "mse",
-        "learning_rate": 1e-12,
-        "data": "synthetic_linear",
-        "data_args": {"train_samples": 12_800, "test_samples": 8, "features": 8, "noise": 1.0},
-    }
-    return adascale(**(values | changes))
-
-
-def test_without_noise_the_gain_is_one() -> None:
-    steps = steps_of(ALONE, adascale(data=f"{__name__}:equal_examples", data_args={}, learning_rate=1e-6))
-    assert steps.gains == pytest.approx([1.0] * 16, abs=1e-4)
-
-
-def test_with_nothing_but_noise_the_gain_is_the_scale() -> None:
-    steps = steps_of(ALONE, linear(epochs=1), AtTheBest())
-    assert sum(steps.gains[200:]) / 200 == pytest.approx(SCALE, rel=0.05)
-
-
 def test_the_gain_is_that_of_the_averaged_estimates(ranks: GlooPool) -> None:
     """With S = 4 the averages remember some 250 steps, so that after one epoch of 100 they are nearly its means."""
-    for worker_steps in ranks.run(
-        2, gain_and_record, linear(epochs=1, data_args={"train_samples": 3200, "test_samples": 8, "features": 8})
-    ):
-        last, sq_norm, trace_cov = worker_steps
+    config = adascale(**LINEAR, data_args={"train_samples": 3200, "test_samples": 8, "features": 8}, epochs=1)
+    for last, sq_norm, trace_cov in ranks.run(2, gain_and_record, config):
         assert last == pytest.approx(gain(sq_norm, trace_cov, 8, SCALE), rel=0.02)
 
 
 def gain_and_record(worker: Worker, config: TrainConfig) -> tuple[float, float | None, float | None]:
     """The last step's gain, and what the epoch's record says of the noise."""
-    steps = Steps([], [])
-    record = train(config, worker, hooks=[steps]).records[-1]
-    return steps.gains[-1], record.grad_sq_norm, record.grad_trace_cov
-
-
-def test_at_the_base_batch_size_adascale_trains_as_no_rule_does() -> None:
-    plain = run_training(ALONE, adascale(lr_rule="none", base_batch_size=32))
-    scaled = run_training(ALONE, adascale(base_batch_size=32))
-    assert same_bits(plain["state"], scaled["state"])
-
-
-def test_adascale_moves_the_model_further_than_no_rule() -> None:
-    plain, scaled = run_training(ALONE, adascale(lr_rule="none")), run_training(ALONE, adascale())
-    assert scaled["curve"][-1][0] < plain["curve"][-1][0]
+    gains = EachStep(lambda trial: trial.rate.gain)
+    record = train(config, worker, hooks=[gains]).records[-1]
+    return gains.seen[-1], record.grad_sq_norm, record.grad_trace_cov
 
 
 def test_the_hook_is_added_where_the_rule_needs_it() -> None:

@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import itertools
 import json
 import math
 import re
-import time
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from scalestudy.experiments.analysis.answers.verdicts import STRAGGLER_RATIO
 from scalestudy.training.config import OptimizerConfig, TrainConfig
 from scalestudy.training.data.loading import EVALUATION_BATCH, open_data
 from scalestudy.training.distributed import Worker
+from scalestudy.training.gradient_sync.ddp import DistributedDataParallelSync
+from scalestudy.training.gradient_sync.explicit import NaiveSync
 from scalestudy.training.loop import measures
 from scalestudy.training.loop.hooks import Hook
-from scalestudy.training.loop.train import TrainResult, run_steps, train
+from scalestudy.training.loop.train import run_steps, train
 from scalestudy.training.loop.trial import Trial, start_trial
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import EpochRecord
 from scalestudy.training.registry import GRADIENT_SYNCS
 from tests.support.gloo import GlooPool, gloo_pool
-from tests.support.training.helpers import ALONE, examples_task, make_config, outcome, run_training, same_bits, state_of
+from tests.support.training.clock import Clock
+from tests.support.training.helpers import (
+    ALONE,
+    EachStep,
+    examples_task,
+    make_config,
+    outcome,
+    run_training,
+    same_bits,
+    state_of,
+)
 
+HERE = "tests.unit.training.loop.test_train"
 WORKLOADS = "tests.support.training.workloads"
 LENET = {"model": "lenet", "model_args": {"init": "xavier"}, "data": "digits", "data_args": {}, "epochs": 2}
 
@@ -67,26 +78,17 @@ def test_training_again_gives_the_same_with_dropout() -> None:
     assert run_training(ALONE, config)["curve"] == run_training(ALONE, make_config(), config)["curve"]
 
 
-class _GeneratorSeed(Hook):
-    def train_starts(self, trial: Trial) -> None:
-        self.seed = torch.initial_seed()
-
-
 def seed_of_the_steps(worker: Worker, config: TrainConfig) -> int:
-    """What this rank's generator is seeded with when the steps begin."""
-    hook = _GeneratorSeed()
-    train(config, worker, hooks=[hook])
-    return hook.seed
+    """What this rank's generator was seeded with before the steps."""
+    seeds = EachStep(lambda trial: torch.initial_seed())
+    train(config, worker, hooks=[seeds])
+    return seeds.seen[-1]
 
 
 def test_ranks_draw_different_numbers_in_their_steps(ranks: GlooPool) -> None:
     first, second = ranks.run(2, seed_of_the_steps, make_config())
     assert first != second
     assert ranks.run(2, seed_of_the_steps, make_config()) == [first, second]
-
-
-def test_another_seed_gives_another_training() -> None:
-    assert run_training(ALONE, make_config(seed=1))["curve"] != run_training(ALONE, make_config(seed=2))["curve"]
 
 
 class LastUpdate(Hook):
@@ -127,23 +129,6 @@ def test_a_nan_on_one_rank_stops_all_before_the_update(ranks: GlooPool, world_si
         assert all((abs(values) < 1e3).all() for values in result["state"].values())
         assert result["message"].startswith("loss or gradient is not finite in epoch 1")
         assert f"step {result['updates'] + 1} of 8" in result["message"]
-
-
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_a_nan_in_local_sgd_stops_its_rank_at_once_and_all_at_the_next_average(
-    ranks: GlooPool, world_size: int
-) -> None:
-    """Averages end steps 3, 6 and 8. The message names the step with the NaN."""
-    data = {"data": f"{WORKLOADS}:splits_with_a_nan", "data_args": {"position": 77}}
-    config = make_config(**data, gradient_sync="local_sgd", local_steps=3, epochs=2)
-    results = ranks.run(world_size, train_with_last_update, config)
-    step = int(re.search(r"epoch 1, step (\d) of 8", results[0]["message"])[1])
-    updates = sorted(result["updates"] for result in results)
-    assert updates[0] in (step - 1, step), "its own, and an average that changed its parameters"
-    for result in results:
-        assert (result["status"], result["message"]) == ("diverged", results[0]["message"])
-        assert same_bits(result["state"], results[0]["state"])
-        assert all((abs(values) < 1e3).all() for values in result["state"].values())
 
 
 def run_with_infinite_loss_on_rank_one(worker: Worker) -> tuple[bool, int, bool]:
@@ -201,26 +186,33 @@ class _BreaksInEpoch(Hook):
 
 
 class _Diary(Hook):
+    """Notes each point of the loop, and what the pulse says there."""
+
     def __init__(self) -> None:
         self.points: list[str] = []
+        self.told: list[tuple[str, str, int]] = []
+
+    def _note(self, trial: Trial, point: str, *numbers: int) -> None:
+        self.points.append(" ".join([point, *map(str, numbers)]))
+        self.told.append((point, trial.pulse.stage.activity, trial.pulse.stage.count))
 
     def train_starts(self, trial: Trial) -> None:
-        self.points.append("train_starts")
+        self._note(trial, "train_starts")
 
     def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
-        self.points.append(f"backward_ends {step} {micro_batch}")
+        self._note(trial, "backward_ends", step, micro_batch)
 
     def gradients_ready(self, trial: Trial, step: int) -> None:
-        self.points.append(f"gradients_ready {step}")
+        self._note(trial, "gradients_ready", step)
 
     def step_ends(self, trial: Trial, step: int) -> None:
-        self.points.append(f"step_ends {step}")
+        self._note(trial, "step_ends", step)
 
     def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
-        self.points.append(f"epoch_ends {record.epoch}")
+        self._note(trial, "epoch_ends", record.epoch)
 
     def epoch_measured(self, trial: Trial) -> dict[str, float]:
-        self.points.append("epoch_measured")
+        self._note(trial, "epoch_measured")
         return {"grad_sq_norm": 4.5}
 
 
@@ -298,29 +290,63 @@ def test_train_loss_is_exact_over_the_examples() -> None:
     assert train(config, ALONE).records[0].train_loss == pytest.approx(expected, rel=1e-6)
 
 
+CLOCK = Clock()  # of this process: a rank has its own
+
+
+class LateOnRankOne(nn.Linear):
+    """A forward of 1 ms, and of 21 ms on rank 1."""
+
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__(784 * in_channels, num_classes)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        CLOCK.now += 0.021 if dist.get_rank() == 1 else 0.001
+        return super().forward(inputs.flatten(1))
+
+
+def wait_for_rank_one(worker: Worker) -> None:
+    CLOCK.now += 0.02 if worker.rank == 0 else 0.0
+
+
+class WaitingInBackward(DistributedDataParallelSync):
+    """Rank 0 waits while backward runs, after its own last gradient."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.ddp.register_comm_hook(None, lambda state, bucket: self._sum(bucket))
+
+    def _sum(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        wait_for_rank_one(self.worker)
+        mean = bucket.buffer().div_(self.worker.world_size)
+        dist.all_reduce(mean)
+        summed: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        summed.set_result(mean)
+        return summed
+
+
+class WaitingAfterBackward(NaiveSync):
+    """Rank 0 waits in the explicit sum."""
+
+    def synchronise(self) -> None:
+        wait_for_rank_one(self.worker)
+        super().synchronise()
+
+
 def phases_of_this_rank(worker: Worker, config: TrainConfig) -> dict[str, float]:
-    """One epoch's phases as this rank measured them, per step."""
-    trial = start_trial(config, worker)
-    done = run_steps(trial, trial.draws())
-    return {name: seconds / done.tally.steps for name, seconds in done.phases.items()}
+    """One epoch's phases as this rank measured them by its clock, in milliseconds per step."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measures, "time", CLOCK)
+        trial = start_trial(config, worker)
+        done = run_steps(trial, trial.draws())
+    return {name: 1e3 * seconds / done.tally.steps for name, seconds in done.phases.items()}
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "naive"])
+@pytest.mark.parametrize("strategy", ["WaitingInBackward", "WaitingAfterBackward"])
 def test_waiting_for_a_slow_worker_is_exposed_synchronisation(ranks: GlooPool, strategy: str) -> None:
-    """Rank 1 sleeps 20 ms in each forward: rank 0 waits for it, after its own last gradient."""
-    config = make_config(model=f"{WORKLOADS}:SlowOnRankOne", model_args={}, gradient_sync=strategy)
+    config = make_config(model=f"{HERE}:LateOnRankOne", model_args={}, gradient_sync=f"{HERE}:{strategy}")
     fast, slow = ranks.run(2, phases_of_this_rank, config)
-    assert fast["gradient_sync"] > 0.012
-    assert slow["forward_backward"] > 0.019
-    assert 0 <= slow["gradient_sync"] < 0.012
-
-
-def test_the_records_phases_are_those_of_the_slowest_rank_and_its_lag_is_told(ranks: GlooPool) -> None:
-    config = make_config(model=f"{WORKLOADS}:SlowOnRankOne", model_args={})
-    ((_, records), _) = ranks.run(2, train_and_listen, config)
-    phases = records[0]["phases"]
-    assert phases["forward_backward"] > phases["gradient_sync"]
-    assert records[0]["straggler_ratio"] > STRAGGLER_RATIO
+    assert fast == pytest.approx({"data": 0, "forward_backward": 1, "gradient_sync": 20, "optimizer": 0})
+    assert slow == pytest.approx({"data": 0, "forward_backward": 21, "gradient_sync": 0, "optimizer": 0})
 
 
 def test_a_users_exception_passes_and_the_next_trial_is_sound(ranks: GlooPool) -> None:
@@ -406,9 +432,6 @@ def test_its_replicas_are_equal_at_the_end(ranks: GlooPool, gradient_sync: str) 
 # --- one rank is asked to stop: all ranks end in the same step, without another update --------------------------------
 
 
-STRATEGIES = sorted(GRADIENT_SYNCS)
-
-
 class StopsAfter(LastUpdate):
     """Asks for the end, on one rank, once so many steps of the training are made."""
 
@@ -428,33 +451,39 @@ def stopped(worker: Worker, config: TrainConfig, steps: int, on_rank: int) -> di
     return {**result, "made": hook.updates, "untouched": same_bits(result["state"], hook.state)}
 
 
-def check_stopped(results: list[dict[str, Any]], steps: int, on_rank: int) -> None:
+IDLE = {"shards": (0, 1)}  # the rank that asks has no examples
+BATCH_NORM = {"model": f"{WORKLOADS}:DoubleBatchNormNet", "model_args": {}, "sync_batch_norm": True}
+
+
+@pytest.mark.parametrize(
+    ("world_size", "changes", "steps", "on_rank"),
+    [
+        (2, {"gradient_sync": "ddp"}, 0, 0),
+        (2, {"gradient_sync": "ddp"}, 11, 0),
+        (2, {"gradient_sync": "ddp"}, 16, 1),
+        (2, {"gradient_sync": "naive"}, 0, 1),
+        (2, {"gradient_sync": "flat"}, 11, 0),
+        (2, {"gradient_sync": "ring"}, 16, 1),
+        (2, {"gradient_sync": "bf16"}, 11, 1),
+        (2, {"gradient_sync": "powersgd"}, 0, 0),
+        (2, {"gradient_sync": "powersgd"}, 11, 0),
+        *((2, {"gradient_sync": name, **IDLE}, 5, 0) for name in sorted(GRADIENT_SYNCS) if name != "local_sgd"),
+        (2, {**BATCH_NORM, **IDLE}, 5, 0),
+        (1, {"accumulation": 1}, 5, 0),
+        (1, {"accumulation": 3}, 5, 0),
+    ],
+)
+def test_all_ranks_stop_in_the_step_in_which_one_asks(
+    ranks: GlooPool, world_size: int, changes: dict[str, Any], steps: int, on_rank: int
+) -> None:
     """The asker says "stopped", the others only know that NaN came; nobody has made another update."""
+    results = ranks.run(world_size, stopped, make_config(**changes, epochs=4), steps, on_rank)
     for rank, result in enumerate(results):
         assert result["status"] == ("stopped" if rank == on_rank else "diverged")
         assert (result["message"] is None) == (rank == on_rank)
         assert result["made"] == steps
         assert result["untouched"]
         assert len(result["curve"]) == steps // 8  # of 8 steps an epoch
-
-
-@pytest.mark.parametrize(
-    ("strategy", "steps", "on_rank"),
-    [
-        ("ddp", 0, 0),
-        ("ddp", 11, 0),
-        ("ddp", 16, 1),
-        ("naive", 0, 1),
-        ("flat", 11, 0),
-        ("ring", 16, 1),
-        ("bf16", 11, 1),
-        ("powersgd", 0, 0),
-        ("powersgd", 11, 0),
-    ],
-)
-def test_all_ranks_stop_in_the_step_in_which_one_asks(ranks: GlooPool, strategy: str, steps: int, on_rank: int) -> None:
-    config = make_config(gradient_sync=strategy, epochs=4)
-    check_stopped(ranks.run(2, stopped, config, steps, on_rank), steps, on_rank)
 
 
 @pytest.mark.parametrize(("asked", "told"), [(0, 2), (2, 2), (3, 5), (7, 7), (8, 10)])
@@ -470,93 +499,18 @@ def test_local_sgd_stops_at_the_next_average(ranks: GlooPool, asked: int, told: 
     assert same_bits(asker["state"], other["state"])
 
 
-@pytest.mark.parametrize("accumulation", [1, 3])
-def test_one_worker_stops(ranks: GlooPool, accumulation: int) -> None:
-    check_stopped(ranks.run(1, stopped, make_config(epochs=2, accumulation=accumulation), 5, 0), 5, 0)
-
-
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "local_sgd"])
-def test_a_rank_without_examples_can_ask(ranks: GlooPool, strategy: str) -> None:
-    config = make_config(gradient_sync=strategy, shards=(0, 1), epochs=2)
-    check_stopped(ranks.run(2, stopped, config, 5, 0), 5, 0)
-
-
-def test_a_rank_without_examples_can_ask_with_synchronised_batch_normalisation(ranks: GlooPool) -> None:
-    config = make_config(
-        model="tests.support.training.workloads:DoubleBatchNormNet",
-        model_args={},
-        shards=(0, 1),
-        sync_batch_norm=True,
-        epochs=2,
-    )
-    check_stopped(ranks.run(2, stopped, config, 5, 0), 5, 0)
-
-
 def test_a_stop_that_comes_too_late_changes_nothing(ranks: GlooPool) -> None:
     config = make_config(epochs=2)
     for result in ranks.run(2, stopped, config, 16, 0):
         assert (result["status"], result["made"]) == ("finished", 16)
 
 
-# --- training and evaluation modes: dropout and batch normalisation act in the steps, and not in the evaluation -------
-
-
-class Modes(Hook):
-    """What the model is like after each step, and after the epoch's evaluation."""
-
-    def __init__(self) -> None:
-        self.training: list[bool] = []
-        self.zeroed: list[float] = []  # share of numbers that dropout set to zero
-        self.statistics: list[torch.Tensor] = []  # running means after each step
-        self.evaluated: list[torch.Tensor] = []  # running means after each evaluation
-
-    def train_starts(self, trial: Trial) -> None:
-        (dropout,) = (layer for layer in trial.model.modules() if isinstance(layer, nn.Dropout))
-        dropout.register_forward_hook(self._look)
-
-    def step_ends(self, trial: Trial, step: int) -> None:
-        self.training.append(all(module.training for module in trial.model.modules()))
-        self.statistics.append(running_mean(trial.model))
-
-    def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
-        self.evaluated.append(running_mean(trial.model))
-
-    def _look(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], outputs: torch.Tensor) -> None:
-        alive = inputs[0] != 0
-        self.zeroed.append((outputs[alive] == 0).double().mean().item())
-
-
-def running_mean(model: nn.Module) -> torch.Tensor:
-    (normalisation,) = (layer for layer in model.modules() if isinstance(layer, nn.BatchNorm1d))
-    return normalisation.running_mean.clone()
-
-
-def trained(**changes: Any) -> tuple[TrainConfig, TrainResult, Modes]:
-    """Two epochs of 8 steps of 32 examples, and an evaluation of 64 after each."""
-    config = make_config(model_args={"hidden": [16], "dropout": 0.5, "batch_norm": True}, epochs=2, **changes)
-    modes = Modes()
-    return config, train(config, ALONE, hooks=[modes]), modes
-
-
-def test_steps_drop_and_evaluations_do_not() -> None:
-    _, _, modes = trained()
-    steps, evaluations = [*modes.zeroed[:8], *modes.zeroed[9:17]], [modes.zeroed[8], modes.zeroed[17]]
-    assert len(modes.zeroed) == 18
-    assert all(0.3 < share < 0.7 for share in steps)
-    assert evaluations == [0.0, 0.0]
-
-
-def test_steps_move_the_running_statistics_and_evaluations_do_not() -> None:
-    _, _, modes = trained()
-    assert modes.training == [True] * 16
-    moved = [torch.zeros(16), *modes.statistics]
-    assert not any(torch.equal(before, after) for before, after in itertools.pairwise(moved))
-    assert torch.equal(modes.evaluated[0], modes.statistics[7])
-    assert torch.equal(modes.evaluated[1], modes.statistics[15])
+# --- dropout and batch normalisation act in the steps, and not in the evaluation --------------------------------------
 
 
 def test_the_recorded_loss_is_that_of_the_model_in_evaluation_mode() -> None:
-    config, result, _ = trained()
+    config = make_config(model_args={"hidden": [16], "dropout": 0.5, "batch_norm": True}, epochs=2)
+    result = train(config, ALONE)
     data = open_data(config, ALONE)
     ((inputs, targets),) = data.test_batches(0, data.test_samples)
 
@@ -572,70 +526,45 @@ def test_the_recorded_loss_is_that_of_the_model_in_evaluation_mode() -> None:
 # --- what it says of itself to another thread -----------------------------------------------------------------------
 
 
-class _Told(Hook):
-    """Keeps what the pulse says at each point of the loop."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, str, int]] = []
-
-    def _look(self, point: str, trial: Trial) -> None:
-        self.seen.append((point, trial.pulse.stage.activity, trial.pulse.stage.count))
-
-    def train_starts(self, trial: Trial) -> None:
-        self._look("start", trial)
-
-    def step_ends(self, trial: Trial, step: int) -> None:
-        self._look("step", trial)
-
-    def epoch_ends(self, trial: Trial, record: EpochRecord) -> None:
-        self._look("epoch", trial)
-
-
-class _ToldInSteps(_Told):
-    """Looks while a step's gradients are made, too."""
-
-    def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
-        self._look("backward", trial)
-
-
-def told_of(hook: _Told | None = None, **changes: Any) -> list[tuple[str, str, int]]:
-    hook = hook or _Told()
-    train(make_config(batch_size=128, epochs=2, **changes), ALONE, hooks=[hook], pulse=Pulse())
-    return hook.seen
+def told_of(**changes: Any) -> list[tuple[str, str, int]]:
+    diary = _Diary()
+    train(make_config(batch_size=128, epochs=2, **changes), ALONE, hooks=[diary], pulse=Pulse())
+    return [told for told in diary.told if told[0] in ("train_starts", "backward_ends", "step_ends", "epoch_ends")]
 
 
 def test_it_counts_steps_and_evaluated_batches() -> None:
     tests = {"train_samples": 256, "test_samples": 2 * EVALUATION_BATCH + 1}
-    epoch = [("step", "training", 0), ("step", "training", 1), ("epoch", "evaluating", 3)]
-    assert told_of(data_args=tests) == [("start", "loading", 0), *epoch, *epoch]
+    steps = [(point, "training", step) for step in (0, 1) for point in ("backward_ends", "step_ends")]
+    epoch = [*steps, ("epoch_ends", "evaluating", 3)]
+    assert told_of(data_args=tests) == [("train_starts", "loading", 0), *epoch, *epoch]
 
 
 def test_a_compiled_model_compiles_in_the_first_step_of_each_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     """256 + 44 examples: batches of 128, 128 and 44."""
     monkeypatch.setattr("scalestudy.training.loop.trial.compile_model", lambda model, mode: None)
     tests = {"train_samples": 300, "test_samples": 64}
-    first, *steps = told_of(_ToldInSteps(), data_args=tests, compile=True)
-    assert first == ("start", "loading", 0)
-    activities = [activity for point, activity, _ in steps if point == "backward"]
+    first, *steps = told_of(data_args=tests, compile=True)
+    assert first == ("train_starts", "loading", 0)
+    activities = [activity for point, activity, _ in steps if point == "backward_ends"]
     assert activities == ["compiling", "training", "compiling", "training", "training", "training"]
 
 
 class _SlowToCompile(Hook):
-    """A second in every step that compiles."""
+    """Steps of 1 ms by the clock, and of a second where they compile."""
 
     def backward_ends(self, trial: Trial, step: int, micro_batch: int) -> None:
-        time.sleep(1.0 if trial.pulse.stage.activity == "compiling" else 0.0)
+        CLOCK.now += 1.0 if trial.pulse.stage.activity == "compiling" else 0.001
 
 
 def test_the_compilation_for_a_smaller_last_batch_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of 16 but for the last, 12. Phases of that step are not told either."""
+    """19 batches of 16 but for the last, 12; the first five are warm-up. Phases of the last are not told either."""
     monkeypatch.setattr("scalestudy.training.loop.trial.compile_model", lambda model, mode: None)
+    monkeypatch.setattr(measures, "time", CLOCK)
     monkeypatch.setattr(measures, "is_sampled", lambda step, steps, most: step == steps - 1)
     config = make_config(epochs=1, data_args={"train_samples": 300, "test_samples": 64}, batch_size=16, compile=True)
     record = train(config, ALONE, hooks=[_SlowToCompile()]).records[0]
-    assert record.samples_per_second is not None
-    assert record.samples_per_second > 16 * (300 // 16 - config.warm_up_steps) / 0.9
-    assert record.train_seconds > 2.0, "two compilations"
+    assert record.samples_per_second == pytest.approx(16 * 13 / 0.013)
+    assert record.train_seconds == pytest.approx(2.017), "two compilations"
     assert set(record.phases.values()) == {0.0}
 
 

@@ -11,7 +11,6 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from scalestudy.training.distributed import Worker
-from scalestudy.training.gradient_sync import StepPlan, make_gradient_sync
 from scalestudy.training.loop.trial import start_trial
 from scalestudy.training.models import ResNet18
 from scalestudy.training.models.sync_batch_norm import (
@@ -19,11 +18,9 @@ from scalestudy.training.models.sync_batch_norm import (
     convert_sync_batch_norm,
     sync_batch_norm_class,
 )
-from scalestudy.training.task import ShardLoss
 from tests.support.gloo import GlooPool
 from tests.support.training.helpers import (
     ALONE,
-    examples_task,
     largest_difference,
     make_config,
     run_training,
@@ -83,7 +80,26 @@ def synchronised(worker: Worker, layer: str, options: dict[str, Any], sizes: lis
     return outcome_of(module, shards)
 
 
-def check_equals_one_device(ranks: GlooPool, layer: str, options: dict[str, Any], sizes: list[int]) -> None:
+OPTIONS: list[dict[str, Any]] = [
+    {"momentum": None},
+    {"momentum": 0.0},
+    {"affine": False},
+    {"track_running_stats": False},
+    {"eps": 0.5},
+]
+
+
+@pytest.mark.parametrize(
+    ("layer", "options", "sizes"),
+    [
+        *((layer, {}, sizes) for layer in LAYERS for sizes in SPLITS),
+        *(("2d", options, [5, 0, 1, 6]) for options in OPTIONS),
+    ],
+    ids=str,
+)
+def test_any_split_gives_one_devices_numbers(
+    ranks: GlooPool, layer: str, options: dict[str, Any], sizes: list[int]
+) -> None:
     expected = outcome_of(layer_of(layer, options), two_batches(layer))
     per_rank = ranks.run(len(sizes), synchronised, layer, options, sizes)
     for step in range(2):
@@ -101,21 +117,6 @@ def check_equals_one_device(ranks: GlooPool, layer: str, options: dict[str, Any]
             assert torch.equal(rank["buffers"][name], per_rank[0]["buffers"][name])
 
 
-@pytest.mark.parametrize("sizes", SPLITS, ids=str)
-@pytest.mark.parametrize("layer", LAYERS)
-def test_any_split_gives_one_devices_numbers(ranks: GlooPool, layer: str, sizes: list[int]) -> None:
-    check_equals_one_device(ranks, layer, {}, sizes)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"momentum": None}, {"momentum": 0.0}, {"affine": False}, {"track_running_stats": False}, {"eps": 0.5}],
-    ids=str,
-)
-def test_every_option_counts(ranks: GlooPool, options: dict[str, Any]) -> None:
-    check_equals_one_device(ranks, "2d", options, [5, 0, 1, 6])
-
-
 def test_the_backward_is_the_derivative_of_the_forward() -> None:
     module = layer_of("1d of sequences", {})
     convert_sync_batch_norm(module, Worker(0, 1, torch.device("cpu")))
@@ -124,66 +125,6 @@ def test_the_backward_is_the_derivative_of_the_forward() -> None:
     assert torch.autograd.gradcheck(
         lambda *given: torch.func.functional_call(module, {"weight": given[1], "bias": given[2]}, given[0]), arguments
     )
-
-
-def step_of_a_network(worker: Worker, strategy: str, sizes: list[int]) -> dict[str, Any]:
-    """Gradients and buffers of a small network with batch normalisation after a step on shards of these sizes."""
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Conv2d(1, 4, 3),
-        nn.BatchNorm2d(4),
-        nn.ReLU(inplace=True),
-        nn.MaxPool2d(2),
-        nn.Conv2d(4, 4, 3),
-        nn.BatchNorm2d(4),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.BatchNorm1d(4),
-        nn.Linear(4, 3),
-    ).double()
-    inputs, targets = torch.rand(sum(sizes), 1, 12, 12, dtype=torch.float64), torch.randint(3, (sum(sizes),))
-    shard_loss = ShardLoss(model, examples_task(), runs_empty=convert_sync_batch_norm(model, worker))
-    sync = make_gradient_sync(strategy, shard_loss, worker)
-    start = sum(sizes[: worker.rank])
-    mine = slice(start, start + sizes[worker.rank])
-    plan = StepPlan(shard=sizes[worker.rank], batch=sum(sizes))
-    sync.step_starts(plan)
-    (sync.module((inputs[mine], targets[mine]))[0] * sync.factor(plan)).backward()
-    sync.synchronise()
-    gradients = [parameter.grad.clone() for parameter in shard_loss.trained_parameters()]
-    return {"gradients": gradients, "buffers": [buffer.double() for buffer in model.buffers()]}
-
-
-@pytest.mark.parametrize("strategy", ["ddp", "naive"])
-@pytest.mark.parametrize("sizes", [[8, 8], [16, 0], [7, 3, 2, 4], [5, 0, 0, 11]], ids=str)
-def test_summed_gradients_are_those_of_the_whole_batch(ranks: GlooPool, sizes: list[int], strategy: str) -> None:
-    per_rank = ranks.run(len(sizes), step_of_a_network, strategy, sizes)
-    (whole,) = ranks.run(1, step_of_a_network, strategy, [sum(sizes)])
-    for rank in per_rank:
-        for kind in ("gradients", "buffers"):
-            for mine, first, expected in zip(rank[kind], per_rank[0][kind], whole[kind], strict=True):
-                assert torch.equal(mine, first)
-                assert (mine - expected).abs().max() < TOLERANCE
-    assert all(gradient.abs().max() > 1e-6 for gradient in (whole["gradients"][0], whole["gradients"][-1]))
-
-
-def resnet_step(worker: Worker, sizes: list[int]) -> tuple[float, int]:
-    """A ResNet-18 whose ranks may have no example: its loss over all ranks, and how many gradients are missing."""
-    torch.manual_seed(0)
-    model = ResNet18(10, 1)
-    inputs, targets = torch.rand(sum(sizes), 1, 8, 8), torch.randint(10, (sum(sizes),))
-    shard_loss = ShardLoss(model, examples_task(), runs_empty=convert_sync_batch_norm(model, worker))
-    loss, _ = shard_loss((inputs.split(sizes)[worker.rank], targets.split(sizes)[worker.rank]))
-    loss.backward()
-    return loss.item(), sum(parameter.grad is None for parameter in model.parameters())
-
-
-def test_a_resnet_bears_an_empty_shard(ranks: GlooPool) -> None:
-    (first, missing), (empty, missing_too) = ranks.run(2, resnet_step, [4, 0])
-    ((alone, _),) = ranks.run(1, resnet_step, [4])
-    assert first == pytest.approx(alone, rel=1e-5)
-    assert empty == 0.0
-    assert missing == missing_too == 0
 
 
 def trained(ranks: GlooPool, world_size: int, **changes: Any) -> list[dict[str, Any]]:
@@ -199,12 +140,10 @@ def trained(ranks: GlooPool, world_size: int, **changes: Any) -> list[dict[str, 
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "naive"])
-@pytest.mark.parametrize("shards", ["even", (3.0, 1.0), (1.0, 0.0), "even4", (1.0, 0.0, 2.0, 1.0)], ids=str)
-def test_a_training_equals_one_workers(ranks: GlooPool, shards: Any, strategy: str) -> None:
-    world_size = {"even": 2, "even4": 4}.get(shards, len(shards))
+@pytest.mark.parametrize("shards", [(1.0, 1.0), (3.0, 1.0), (1.0, 0.0), (1.0,) * 4, (1.0, 0.0, 2.0, 1.0)], ids=str)
+def test_a_training_equals_one_workers(ranks: GlooPool, shards: tuple[float, ...], strategy: str) -> None:
     (alone,) = trained(ranks, 1)
-    given = "even" if isinstance(shards, str) else shards
-    replicas = trained(ranks, world_size, shards=given, gradient_sync=strategy, sync_batch_norm=True)
+    replicas = trained(ranks, len(shards), shards=shards, gradient_sync=strategy, sync_batch_norm=True)
     assert all(same_bits(replicas[0]["state"], replica["state"]) for replica in replicas)
     assert largest_difference(alone["state"], replicas[0]["state"]) < 1e-9
     assert smallest_movement(alone["first_state"], alone["state"]) > 1e-4
@@ -232,11 +171,13 @@ def test_a_micro_batch_without_any_example_changes_nothing(ranks: GlooPool) -> N
     assert same_bits(replicas[0]["state"], replicas[1]["state"])
 
 
-def in_bfloat16(worker: Worker) -> tuple[torch.dtype, torch.Tensor, torch.Tensor]:
+def in_bfloat16(worker: Worker, is_synchronised: bool) -> tuple[torch.dtype, torch.Tensor, torch.Tensor]:
+    """Outputs on this worker's part, and the gradient of the layer's weight."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))
     inputs = torch.rand(8, 1, 6, 6) + 10.0
-    convert_sync_batch_norm(model, worker)
+    if is_synchronised:
+        convert_sync_batch_norm(model, worker)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         outputs = model(inputs.chunk(worker.world_size)[worker.rank])
     (outputs.float() ** 3).sum().backward()
@@ -244,18 +185,12 @@ def in_bfloat16(worker: Worker) -> tuple[torch.dtype, torch.Tensor, torch.Tensor
 
 
 def test_autocast_to_bfloat16_normalises_in_float32(ranks: GlooPool) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))
-    inputs = torch.rand(8, 1, 6, 6) + 10.0
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        expected = model(inputs)
-    (expected.float() ** 3).sum().backward()
-    per_rank = ranks.run(2, in_bfloat16)
-    assert {rank[0] for rank in per_rank} == {torch.bfloat16}
-    outputs = torch.cat([rank[1] for rank in per_rank])
-    assert (outputs - expected.float()).abs().max() < 0.02  # outputs up to 3, which bfloat16 holds to 1 in 128
-    weight_gradient = per_rank[0][2] + per_rank[1][2]
-    assert torch.allclose(weight_gradient, model[1].weight.grad, rtol=0.02, atol=0.02 * weight_gradient.abs().max())
+    _, expected, expected_gradient = in_bfloat16(ALONE, False)
+    (first_type, first, first_gradient), (second_type, second, second_gradient) = ranks.run(2, in_bfloat16, True)
+    assert {first_type, second_type} == {torch.bfloat16}
+    assert (torch.cat([first, second]) - expected).abs().max() < 0.02  # up to 3, which bfloat16 holds to 1 in 128
+    gradient = first_gradient + second_gradient
+    assert torch.allclose(gradient, expected_gradient, rtol=0.02, atol=0.02 * gradient.abs().max())
 
 
 def test_evaluation_is_pytorchs_own_and_needs_no_other_rank() -> None:

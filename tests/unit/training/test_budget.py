@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from scalestudy.training.budget import Budget, budget_of
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.records import EpochRecord
-from scalestudy.training.section import ConfigError
 from tests.support.epochs import epoch_of
-from tests.support.training.helpers import make_config
 
 STEPS_PER_EPOCH = 8
 
@@ -120,21 +118,6 @@ def test_periods_are_the_whole_training(steps: int, every: int) -> None:
     assert sum(made) == steps
     assert made[-1] == 0
     assert all(0 < count <= every for count in made[:-1])
-
-
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        ({"epochs": 1, "eval_every": {"minutes": 1}}, "is not one of epochs, steps and tokens with a number"),
-        ({"epochs": 1, "eval_every": {"steps": 0}}, "has no whole number above 0"),
-        ({"epochs": 1, "eval_every": 5}, "is not one of epochs, steps and tokens with a number"),
-        ({"steps": 0}, "steps: 0 is too small"),
-        ({}, "epochs: null is no length; set one of epochs, steps, tokens"),
-    ],
-)
-def test_a_wrong_budget_is_refused(keys: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        make_config(**({"epochs": None} | keys))
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**5), st.floats(0.5, 40))

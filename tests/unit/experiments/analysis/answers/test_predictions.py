@@ -16,6 +16,7 @@ from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.analysis.measures.parts import missing
 from tests.support.known_laws import StepLaw
 from tests.support.synthetic_studies import study_of
+from tests.support.trials import slow
 
 CONSTANTS = Constants(alpha_c=0.004, beta_c=5e-5, launch=0.0029, linear=0.0001, gamma=1.5)
 BATCHES = (64, 256, 1024, 4096)
@@ -30,11 +31,16 @@ def throughput(num_gpus=(1, 2, 4, 8), noise=0.02, batches=BATCHES, nodes=None, c
     """nodes: by num_gpus, on how many nodes they were; None: on one. change: of each trial."""
     sweep = f"num_gpus: {list(num_gpus)}, batch_size: {list(batches)}, seed: [0, 1, 2]"
     text = f"name: x\ntrain: {{epochs: 3}}\nsweep: {{{sweep}}}"
-    _, plan, trials = study_of(text, StepLaw(constants=CONSTANTS, noise=noise, data=0.0, samples=65_536))
+    law = StepLaw(constants=CONSTANTS, noise=noise, data=0.0, samples=65_536)
+    _, plan, trials = study_of(text, law, change=change)
     for trial in trials:
         trial["world"]["nodes"] = (nodes or {}).get(trial["params"]["num_gpus"], 1)
-        (change or (lambda _: None))(trial)
     return throughput_part(timed_steps(gather(plan, trials, ACCURACY)))
+
+
+def slowed(num_gpus):
+    """A change that makes the steps of these workers at batch 256 take twice as long."""
+    return lambda trial: (trial["params"]["num_gpus"], trial["params"]["batch_size"]) == (num_gpus, 256) and slow(trial)
 
 
 def efficiency(batches=BATCHES, **changes):
@@ -136,12 +142,7 @@ def test_a_larger_batch_that_would_pay_is_named(cluster):
 
 
 def test_a_law_that_the_timings_reject_proposes_no_larger_batch():
-    def slow(trial):
-        if (trial["params"]["num_gpus"], trial["params"]["batch_size"]) == (2, 256):
-            for epoch in trial["epochs"]:
-                epoch["samples_per_second"] /= 2
-
-    few, times = efficiency(batches=(64, 256)), throughput((1, 2, 3, 4), change=slow)
+    few, times = efficiency(batches=(64, 256)), throughput((1, 2, 3, 4), change=slowed(2))
     assert times["misfit"]
     part = predictions_part(times, few)
     assert "with 2 workers and batch 256 they take" in part["breaks_at"]["why"]
@@ -289,13 +290,7 @@ def test_nothing_is_predicted_beyond_four_times_the_workers_timed(cluster):
 
 
 def test_where_no_law_fits_the_size_to_time_again_is_named():
-    def disturbed(trial):
-        if (trial["params"]["num_gpus"], trial["params"]["batch_size"]) == (16, 256):
-            for epoch in trial["epochs"]:
-                epoch["train_seconds"] *= 2
-                epoch["samples_per_second"] /= 2
-
-    times = throughput((1, 2, 4, 8, 16, 32, 64), nodes=SEVERAL_NODES, change=disturbed)
+    times = throughput((1, 2, 4, 8, 16, 32, 64), nodes=SEVERAL_NODES, change=slowed(16))
     part = predictions_part(times, efficiency())
     assert part["breaks_at"]["num_gpus"] == 128
     assert "no law fits the steps timed: with 16 workers and batch 256 they take" in part["breaks_at"]["why"]

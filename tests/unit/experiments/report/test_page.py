@@ -198,7 +198,8 @@ def test_a_part_that_is_missing_is_said_in_words(part):
 
 
 def test_where_nothing_is_found_the_page_says_where_it_was_looked_for(summary):
-    assert no_verdict(summary).startswith(f"Where {summary['recommendation']['choice']['label']} was timed no threshold")
+    label = summary["recommendation"]["choice"]["label"]
+    assert no_verdict(summary).startswith(f"Where {label} was timed no threshold")
     none = {**summary, "recommendation": {"choice": {"value": None, "why": "-"}}}
     assert no_verdict(none) == "No cell is recommended, so no cause was looked for."
 

@@ -10,7 +10,7 @@ from scalestudy.experiments.analysis.answers.comparison import (
 )
 from tests.support.factorised import factorised_study
 from tests.support.synthetic_studies import summary_of
-from tests.support.trials import Law, slow
+from tests.support.trials import Law, slow_down
 
 SPEC = """
 name: x
@@ -105,7 +105,7 @@ def test_flagged_timings_are_marked():
 
 def test_a_study_twice_as_slow_is_seen_in_every_cell():
     law = Law(noise=0.01)
-    found = compare({"fast": study(law, seeds=SEEDS), "slow": study(law, seeds=SEEDS, change=slow)})
+    found = compare({"fast": study(law, seeds=SEEDS), "slow": study(law, seeds=SEEDS, change=slow_down)})
     assert len(found["cells"]) == 4
     for row in found["cells"]:
         seconds, rate, accuracy = (row["measures"][heading][1] for heading in ("epoch s", "samples/s", "test acc"))
@@ -186,7 +186,7 @@ def test_times_to_the_targets_in_common():
     found = compare(
         {
             "fast": study(law, more=text.format("[0.5, 0.6, 0.999]"), seeds=SEEDS),
-            "slow": study(law, more=text.format("[0.6, 0.5, 0.7, 0.999]"), seeds=SEEDS, change=slow),
+            "slow": study(law, more=text.format("[0.6, 0.5, 0.7, 0.999]"), seeds=SEEDS, change=slow_down),
         }
     )
     assert found["measures"][3:] == ["s to 0.5", "s to 0.6", "s to 0.999"]

@@ -17,7 +17,7 @@ from scalestudy.experiments.analysis.measures.parts import missing, present
 from tests.support.approved import approved
 from tests.support.known_laws import StepLaw
 from tests.support.synthetic_studies import study_of
-from tests.support.trials import slow
+from tests.support.trials import slow_down
 
 CONSTANTS = Constants(alpha_c=0.004, beta_c=5e-5, launch=0.0029, linear=0.0001, gamma=1.5)
 BATCHES = (64, 256, 1024, 4096)
@@ -41,7 +41,12 @@ def throughput(num_gpus=(1, 2, 4, 8), noise=0.02, batches=BATCHES, nodes=None, c
 
 def slowed(num_gpus):
     """A change that makes the steps of these workers at batch 256 take twice as long."""
-    return lambda trial: (trial["params"]["num_gpus"], trial["params"]["batch_size"]) == (num_gpus, 256) and slow(trial)
+
+    def change(trial):
+        if (trial["params"]["num_gpus"], trial["params"]["batch_size"]) == (num_gpus, 256):
+            slow_down(trial)
+
+    return change
 
 
 def efficiency(batches=BATCHES, **changes):
@@ -156,7 +161,7 @@ def test_below_five_seeds_the_range_of_steps_is_no_interval():
 
 
 def cases(cluster):
-    """Title, time of a step and steps to a target of each case. cluster: timings of up to 64 workers on several nodes."""
+    """Title, time of a step and steps to a target of each case. cluster: timings of 1 to 64 workers, on nodes."""
     few, short = efficiency(batches=(64, 256)), {"batches": (16, 64)}
     yield "one node", throughput(), efficiency()
     yield "four workers", throughput((1, 2, 3, 4)), efficiency()

@@ -158,18 +158,6 @@ def test_failures_are_grouped_by_message_with_rank():
     assert {each["message"] for each in summary["failures"]} == {"boom"}
 
 
-@pytest.mark.parametrize(
-    ("flag", "words"),
-    [
-        ("throttled", "Marked throttled (heat or too little power held a GPU's clocks down): 1 cell of 4."),
-        ("shared_gpu", "Marked shared_gpu (other processes computed on a GPU): 1 cell of 4."),
-    ],
-)
-def test_a_gpu_that_was_not_itself_is_told(flag: str, words: str):
-    summary = summary_of(TEXT, flags={"workers=2 batch=32 lr=0.1 seed=0": [flag]})
-    assert words in words_of(summary)
-
-
 def test_flags_reach_rows_caveats_and_tables():
     summary = summary_of(TEXT, flags={"workers=2 batch=32 lr=0.1 seed=0": ["shared_node"]})
     assert [row["flags"] for row in summary["cells"]] == [[], [], ["shared_node"], []]

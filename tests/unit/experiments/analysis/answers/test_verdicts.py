@@ -14,7 +14,7 @@ from tests.support.batch_studies import BatchTruth
 from tests.support.batch_summaries import study as study_of_batches
 from tests.support.known_laws import StepLaw
 from tests.support.synthetic_studies import study_of, summary_of
-from tests.support.trials import Law, slow
+from tests.support.trials import Law, slow_down
 from tests.support.verdict_worlds import CAUSES, verdicts_drawn
 
 TEXT = "name: x\nsweep: {num_gpus: [1, 2], batch_size: [32, 256]}"
@@ -147,12 +147,13 @@ def test_workers_that_each_go_through_all_the_data():
 
 def test_repeats_that_differ():
     constants = Constants(alpha_c=1e-4, beta_c=1e-4)
-    found = judged(constants, change=lambda trial: trial["params"]["seed"] == 1 and slow(trial))["disturbed"]
+    found = judged(constants, change=lambda trial: trial["params"]["seed"] == 1 and slow_down(trial))["disturbed"]
     # of 1 and 2 the logarithms have a standard deviation of log(2)/√2 = 0.49
     assert found["evidence"]["workers=2 batch=64"] == pytest.approx(0.490, abs=1e-3)
     assert "scatter by 49%" in found["words"]
     five = SIZES.replace("[0, 1]", "[0, 1, 2, 3, 4]")
-    assert "disturbed" not in judged(constants, five, lambda trial: trial["params"]["num_gpus"] == 2 and slow(trial))
+    two = judged(constants, five, lambda trial: trial["params"]["num_gpus"] == 2 and slow_down(trial))
+    assert "disturbed" not in two
 
 
 def test_without_a_law_remedies_stay_in_words():
@@ -164,7 +165,7 @@ def test_without_a_law_remedies_stay_in_words():
 def test_a_law_that_the_timings_reject_predicts_no_remedy():
     def disturbed(trial):
         if (trial["params"]["num_gpus"], trial["params"]["batch_size"]) == (2, 256):
-            slow(trial)
+            slow_down(trial)
 
     assert rows_and_law(SYNCED, change=disturbed)[1]["misfit"]
     found = judged(SYNCED, change=disturbed)
@@ -259,7 +260,7 @@ def test_other_swept_keys_are_no_reason_for_a_small_batch():
     found = summary_of(
         text,
         Law(**{**GOOD, "sync": 1e-5}),
-        change=lambda trial: trial["params"]["train.precision"] == "fp32" and slow(trial),
+        change=lambda trial: trial["params"]["train.precision"] == "fp32" and slow_down(trial),
     )
     assert found["verdicts"] == []
 
@@ -281,7 +282,7 @@ def test_what_flagged_timings_show_says_so():
         "name: x\nsweep: {num_gpus: [1, 2, 4], batch_size: [256]}",
         Law(**{**GOOD, "sync": 1e-5}),
         flags={"workers=4 batch=256 lr=0.1 seed=0": ["oversubscribed"]},
-        change=lambda trial: trial["params"]["num_gpus"] == 4 and slow(trial, 4),
+        change=lambda trial: trial["params"]["num_gpus"] == 4 and slow_down(trial, 4),
     )["timings"]
     found = {verdict["cause"]: verdict for verdict in verdicts(Case.of(rows, choosing(rows, "workers=4 batch=256")))}
     assert list(found) == ["oversubscribed", "small_batch_per_worker"]

@@ -5,14 +5,15 @@
 
 from pathlib import Path
 
-from scalestudy.experiments.analysis import answer_lines, book_table, recommendation_lines
+from scalestudy.experiments.analysis import answer_lines, book_table, recommendation_lines, summarise
 from scalestudy.experiments.analysis.measures.cells import flag_caveats
 from scalestudy.experiments.analysis.text.answer import headline, study_took, verdict_words
 from scalestudy.experiments.analysis.text.to_learn import to_learn
 from tests.support.approved import approved
+from tests.support.factorised import factorised_study, stopped_after
 from tests.support.rich_study import rich_summary
-from tests.support.synthetic_studies import summary_of
-from tests.support.trials import Law
+from tests.support.synthetic_studies import summary_of, words_of
+from tests.support.trials import Law, across_nodes
 
 SHARED = {"kind": "seeds", "words": "Provisional: one seed."}
 EDGE = {"kind": "rate_edge", "words": "0.4 is the highest rate tried."}
@@ -188,6 +189,50 @@ def costs():
     yield study_took({**untrained, "wall_seconds": None, "why": "the study's wall time is not known"})
 
 
+CHECKED = """
+name: x
+train: {epochs: 6}
+targets: {accuracy: [0.2, 0.3]}
+search: {method: factorised}
+sweep: {num_gpus: [1, 2, 4], batch_size: [32, 128], learning_rate: [0.1, 0.2], seed: [0, 1, 2]}
+"""
+
+
+def warned():
+    """Title and summary of each case of what to know before believing a study."""
+    yield "a small study", summary_of(SMALL)
+    for flag in ("shared_node", "shared_gpu", "throttled"):
+        yield flag, summary_of(SMALL, flags={"workers=2 batch=32 lr=0.1 seed=0": [flag]})
+    yield "some trainings stopped early", summary_of(SMALL, change=lambda trial: cut(trial, "stopped"))
+    yield "some trainings stopped at the target", summary_of(SMALL, change=lambda trial: cut(trial, "at_target"))
+    yield "a size on two nodes", summary_of(SMALL, change=lambda trial: of_two(trial) and across_nodes(trial))
+    seeds = SMALL.replace("seed: [0]", "seed: [0, 1]")
+    later = summary_of(seeds, change=lambda trial: of_two(trial) and trial["params"]["seed"] and across_nodes(trial))
+    yield "two seeds, one of them on two nodes", later
+    types = {1: "A100", 2: "T4"}
+    yield (
+        "two types of GPUs",
+        summary_of(SMALL, change=lambda trial: trial["world"].update(accelerator=types[trial["params"]["num_gpus"]])),
+    )
+    study = factorised_study(CHECKED)
+    yield "inferred cells", study.summary()
+    yield "none of them timed", summarise(study.spec, study.plan, [*study.trained, *study.held_out])
+    yield "none held out", factorised_study(CHECKED.replace("factorised}", "factorised, held_out: 0}")).summary()
+    yield "inexact", factorised_study(CHECKED.replace("factorised}", "factorised, allow_inexact: true}")).summary()
+    one = CHECKED.replace("batch_size: [32, 128], learning_rate: [0.1, 0.2]", "batch_size: [32], learning_rate: [0.1]")
+    yield "every cell is measured", factorised_study(one).summary()
+
+
+def of_two(trial):
+    return trial["params"]["num_gpus"] == 2
+
+
+def cut(trial, status):
+    """End the trainings of the lower rate after half of their epochs."""
+    if trial["params"]["learning_rate"] == 0.1:
+        trial.update(stopped_after(trial, 4), status=status)
+
+
 def lessons():
     """A small study, one that supports everything, one without a target, one whose trials failed.
 
@@ -217,6 +262,7 @@ def test_all_words_are_the_approved_ones():
     parts["table"] = [*tables()]
     parts["what a study took"] = [*costs()]
     parts["to learn more"] = [*lessons()]
+    parts |= {f"to know: {title}": words_of(summary) for title, summary in warned()}
     assert "accuracy" not in str([told["answer: an error"], chosen["recommendation: an error"]])
     text = "\n".join(f"# {title}\n" + "".join(f"{line}\n" for line in lines) for title, lines in parts.items())
     approved(text, Path(__file__).parent / "words.txt")

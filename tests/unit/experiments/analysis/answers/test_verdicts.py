@@ -146,14 +146,17 @@ def test_workers_that_each_go_through_all_the_data():
 
 
 def test_repeats_that_differ():
+    def slow(trial):
+        if trial["params"]["seed"] == 1:
+            slow_down(trial)
+
     constants = Constants(alpha_c=1e-4, beta_c=1e-4)
-    found = judged(constants, change=lambda trial: trial["params"]["seed"] == 1 and slow_down(trial))["disturbed"]
+    found = judged(constants, change=slow)["disturbed"]
     # of 1 and 2 the logarithms have a standard deviation of log(2)/√2 = 0.49
     assert found["evidence"]["workers=2 batch=64"] == pytest.approx(0.490, abs=1e-3)
     assert "scatter by 49%" in found["words"]
     five = SIZES.replace("[0, 1]", "[0, 1, 2, 3, 4]")
-    two = judged(constants, five, lambda trial: trial["params"]["num_gpus"] == 2 and slow_down(trial))
-    assert "disturbed" not in two
+    assert "disturbed" not in judged(constants, five, lambda trial: trial["params"]["num_gpus"] == 2 and slow(trial))
 
 
 def test_without_a_law_remedies_stay_in_words():

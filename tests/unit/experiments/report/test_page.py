@@ -32,11 +32,8 @@ def summary():
 
 def read(summary, figures):
     """What a reader of the page meets: its lines, and of each figure the words that are drawn."""
-    words = [
-        f"in {figure.name}: {text}"
-        for figure in figures
-        for text in dict.fromkeys(re.findall(r"<text[^>]*>([^<]*[^\W\d][^<]*)</text>", figure.svg))
-    ]
+    drawn = {figure.name: re.findall(r"<text[^>]*>([^<]*[^\W\d][^<]*)</text>", figure.svg) for figure in figures}
+    words = [f"in {name}: {', '.join(dict.fromkeys(texts))}" for name, texts in drawn.items()]
     return [*page_of(summary, figures).lines.splitlines(), *words]
 
 

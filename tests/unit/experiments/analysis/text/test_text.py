@@ -97,7 +97,6 @@ def answers():
         yield title, summary_of(text, Law(noise=0))
         yield f"{title}, and the target was missed", summary_of(f"{text}\ntargets: {{accuracy: [0.999]}}", Law(noise=0))
 
-
     yield "an error", summary_of(ERROR, Law(learning=130))
     yield "an error, and the targets were missed", summary_of(ERROR, Law(learning=0.01))
     yield "an error without targets", summary_of(ERROR.replace("[0.75, 0.0625]", "[]"), Law(noise=0))

@@ -201,19 +201,20 @@ def cases(cluster):
 
 
 def told(part):
-    """What a part says: the workers whose time is predicted, what holds of one of them, and where it ends."""
+    """What a part says: the workers whose time is predicted, what holds of the most of them, and where it ends."""
     if not present(part):
         return [part["why"]]
-    valid = [str(row["num_gpus"]) for row in part["rows"] if row["valid"]]
-    notes = [f"{row['num_gpus']}: {row['why']}" for row in part["rows"] if row["why"] and row["valid"]]
+    valid = [row for row in part["rows"] if row["valid"]]
+    notes = [f"{row['num_gpus']}: {row['why']}" for row in valid[-1:] if row["why"]]
     notes += [f"not {row['num_gpus']}: {row['why']}" for row in part["rows"] if not (row["valid"] or row["beyond"])]
     end = part["breaks_at"]
     notes += [f"ends at {end['num_gpus']}: {end['why']}"] if end else []
     notes += [] if valid else [f"no best: {part['best']['fastest']['why']}"]
-    return [f"{', '.join(valid) or 'none'}; batch {part['batch_size']}", *notes]
+    sizes = ", ".join(str(row["num_gpus"]) for row in valid)
+    return [f"{sizes or 'none'}; batch {part['batch_size']}", *notes]
 
 
 def test_the_words_are_the_approved_ones(cluster):
     parts = {title: predictions_part(times, steps) for title, times, steps in cases(cluster)}
-    text = "\n".join(f"# {title}\n" + "\n".join(told(part)) + "\n" for title, part in parts.items())
+    text = "".join(f"# {title}\n" + "".join(f"{line}\n" for line in told(part)) for title, part in parts.items())
     approved(text, Path(__file__).parent / "predictions.txt")

@@ -68,7 +68,7 @@ def short_on_few_workers():
 
 
 def test_the_words_are_the_approved_ones():
-    text = "\n".join(f"# {title}\n" + "\n".join(recommendation_lines(found)) + "\n" for title, found in refusals())
+    text = "".join(f"# {title}\n{recommendation_lines(found)[0]}\n" for title, found in refusals())
     approved(text, Path(__file__).parent / "refusals.txt")
 
 

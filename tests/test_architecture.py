@@ -48,7 +48,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "experiments.analysis.laws": set(),
     "experiments.analysis.measures": {
         *within("experiments", "spec", "plan", "analysis.laws"),
-        *within("training", "config", "records"),
+        "training.config",
     },
     "experiments.analysis.text": within("experiments", "plan", "analysis.measures"),
     "experiments.analysis.answers": within("experiments", "spec", "plan", "analysis.laws", "analysis.measures"),

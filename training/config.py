@@ -61,6 +61,8 @@ PERIODS = 10
 """Evaluations of a training of `steps` or `tokens`, where `eval_every` is null."""
 UNITS = ("epochs", "steps", "tokens")
 """Units of a training's length. Each is a key; exactly one of them is set."""
+PHASES = ("data", "forward_backward", "gradient_sync", "optimizer")
+"""Parts of a step in their order. A record has the seconds that a period spent in each."""
 
 
 _METRIC_OF_A_TASK = {"type": "string", "pattern": f"^{IDENTIFIER}$"}

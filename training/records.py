@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-PHASES = ("data", "forward_backward", "gradient_sync", "optimizer")
+from scalestudy.training.config import PHASES
+
 USAGE = ("cpu_cores", "resident_bytes", "gpu_share")
 """What a record says of the machine. MLflow shows names that begin with `system/` in a separate tab."""
 SYSTEM = "system/"

@@ -76,7 +76,7 @@ class Drawn:
 
 def not_drawn(name: str, title: str, why: str) -> Drawn:
     """Return a figure that can't be drawn. why: a clause without a full stop."""
-    return Drawn(name=name, title=title, caption=f"Not drawn: {why}.")
+    return Drawn(name=name, title=title, caption=f"{why}.")
 
 
 def sentences(*parts: str) -> str:

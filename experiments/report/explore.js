@@ -208,19 +208,7 @@
         ],
         { stroke: css("--soft"), "stroke-dasharray": "3 3" },
       );
-      figure.svg.append(
-        element(
-          "svg:text",
-          {
-            x: figure.x.at(top) - 6,
-            y: figure.y.at(top) + 12,
-            "text-anchor": "end",
-            fill: css("--soft"),
-            "font-size": 11.5,
-          },
-          "ideal",
-        ),
-      );
+      figure.text("ideal", figure.x.at(top) - 6, figure.y.at(top) + 12, { "text-anchor": "end" });
       for (const line of lines) {
         line.sort((a, b) => a.workers - b.workers);
         figure.line(
@@ -229,20 +217,10 @@
         );
         line.forEach((row) => figure.point(row.cell, row.workers, row.speedup, 4.5));
         const last = line.at(-1);
-        if (lines.length <= 6)
-          figure.svg.append(
-            element(
-              "svg:text",
-              {
-                x: figure.x.at(last.workers) - 9,
-                y: figure.y.at(last.speedup) - 8,
-                "text-anchor": "end",
-                fill: css("--soft"),
-                "font-size": 11.5,
-              },
-              `batch ${last.rest.batch_size}`,
-            ),
-          );
+        if (lines.length <= 6) {
+          const [x, y] = [figure.x.at(last.workers) - 9, figure.y.at(last.speedup) - 8];
+          figure.text(`batch ${last.rest.batch_size}`, x, y, { "text-anchor": "end" });
+        }
       }
       return true;
     },
@@ -270,8 +248,7 @@
       ];
       const width = (figure.width - MARGIN.left - MARGIN.right) / rates.length,
         height = (figure.height - MARGIN.top - MARGIN.bottom) / batches.length;
-      const text = { fill: css("--soft"), "font-size": 11.5 },
-        thin = (names, place) => place % Math.ceil(names.length / MOST_SQUARES) === 0;
+      const thin = (names, place) => place % Math.ceil(names.length / MOST_SQUARES) === 0;
       for (const cell of squares.values()) {
         const [column, row] = [rates.indexOf(cells.params[cell][RATE]), batches.indexOf(cells.params[cell][BATCH])];
         const [x, y] = [MARGIN.left + column * width, figure.height - MARGIN.bottom - (row + 1) * height],
@@ -304,68 +281,19 @@
           );
         if (rates.length <= MOST_SQUARES && batches.length <= MOST_SQUARES && width > 38) {
           const words = number === null || number === undefined ? "–" : timed ? seconds(number) : metricText(number);
-          figure.svg.append(
-            element(
-              "svg:text",
-              {
-                x: x + width / 2,
-                y: y + height / 2 + 4,
-                "text-anchor": "middle",
-                fill: css("--ink"),
-                "font-size": 11.5,
-              },
-              words,
-            ),
-          );
+          figure.text(words, x + width / 2, y + height / 2 + 4, { fill: css("--ink") });
         }
         figure.mark(cell, x + width / 2, y + height / 2);
       }
-      rates.forEach(
-        (rate, place) =>
-          thin(rates, place) &&
-          figure.svg.append(
-            element(
-              "svg:text",
-              {
-                x: MARGIN.left + (place + 0.5) * width,
-                y: figure.height - MARGIN.bottom + 17,
-                "text-anchor": "middle",
-                ...text,
-              },
-              String(rate),
-            ),
-          ),
-      );
-      batches.forEach(
-        (batch, place) =>
-          thin(batches, place) &&
-          figure.svg.append(
-            element(
-              "svg:text",
-              {
-                x: MARGIN.left - 7,
-                y: figure.height - MARGIN.bottom - (place + 0.5) * height + 4,
-                "text-anchor": "end",
-                ...text,
-              },
-              String(batch),
-            ),
-          ),
-      );
-      figure.svg.append(
-        element(
-          "svg:text",
-          { x: figure.width / 2, y: figure.height - 6, "text-anchor": "middle", ...text },
-          "learning rate",
-        ),
-      );
-      figure.svg.append(
-        element(
-          "svg:text",
-          { transform: `translate(13 ${figure.height / 2 - 14}) rotate(-90)`, "text-anchor": "middle", ...text },
-          "batch size, all workers",
-        ),
-      );
+      const floor = figure.height - MARGIN.bottom;
+      rates.forEach((rate, place) => {
+        if (thin(rates, place)) figure.text(rate, MARGIN.left + (place + 0.5) * width, floor + 17);
+      });
+      batches.forEach((batch, place) => {
+        const y = floor - (place + 0.5) * height + 4;
+        if (thin(batches, place)) figure.text(batch, MARGIN.left - 7, y, { "text-anchor": "end" });
+      });
+      figure.labels("learning rate", "batch size, all workers");
       figure.box.querySelector(".now").textContent = timed
         ? `Seconds to ${answer.target}; each square is its soonest cell.`
         : `Test ${metric.name}; each square is its best cell.`;
@@ -398,23 +326,15 @@
       let y = mark.y - 10;
       while (taken.some(([x, other]) => Math.abs(other - y) < 14 && Math.abs(x - mark.x) < 220)) y += 15;
       taken.push([mark.x, y]);
-      figure.svg.append(
-        element(
-          "svg:text",
-          {
-            x: mark.x + (left ? -13 : 13),
-            y,
-            "text-anchor": left ? "end" : "start",
-            fill: css("--ink"),
-            "font-size": 12,
-            "font-weight": 600,
-            stroke: css("--paper"),
-            "stroke-width": 3,
-            "paint-order": "stroke",
-          },
-          words,
-        ),
-      );
+      figure.text(words, mark.x + (left ? -13 : 13), y, {
+        "text-anchor": left ? "end" : "start",
+        fill: css("--ink"),
+        "font-size": 12,
+        "font-weight": 600,
+        stroke: css("--paper"),
+        "stroke-width": 3,
+        "paint-order": "stroke",
+      });
     }
   }
 

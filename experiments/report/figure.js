@@ -128,13 +128,9 @@ const drawing = (() => {
       const empty = drawn !== true;
       this.box.toggleAttribute("data-empty", empty);
       if (empty)
-        this.svg.append(
-          element(
-            "svg:text",
-            { x: this.width / 2, y: this.height / 2, "text-anchor": "middle", fill: css("--soft"), "font-size": 13 },
-            drawn || "no cell to draw: change the filters or the target",
-          ),
-        );
+        this.text(drawn || "no cell to draw: change the filters or the target", this.width / 2, this.height / 2, {
+          "font-size": 13,
+        });
       this.plot.replaceChildren(this.svg, this.tip);
     }
     axes(x, y) {
@@ -143,40 +139,31 @@ const drawing = (() => {
         end = this.width - right;
       this.x = scale(x.values, x, left, end);
       this.y = scale(y.values, y, floor, top);
-      const rule = css("--rule"),
-        ink = css("--soft"),
-        text = { fill: ink, "font-size": 11.5 };
       for (const tick of this.y.ticks) {
-        this.svg.append(
-          element("svg:line", { x1: left, x2: end, y1: this.y.at(tick), y2: this.y.at(tick), stroke: rule }),
-        );
-        this.svg.append(
-          element(
-            "svg:text",
-            { x: left - 7, y: this.y.at(tick) + 4, "text-anchor": "end", ...text },
-            three(tick),
-          ),
-        );
+        const at = this.y.at(tick);
+        this.rule(left, at, end, at, { stroke: css("--rule") });
+        this.text(three(tick), left - 7, at + 4, { "text-anchor": "end" });
       }
       for (const tick of this.x.ticks) {
-        this.svg.append(
-          element("svg:line", { x1: this.x.at(tick), x2: this.x.at(tick), y1: floor, y2: floor + 4, stroke: ink }),
-        );
-        this.svg.append(
-          element("svg:text", { x: this.x.at(tick), y: floor + 17, "text-anchor": "middle", ...text }, three(tick)),
-        );
+        const at = this.x.at(tick);
+        this.rule(at, floor, at, floor + 4);
+        this.text(three(tick), at, floor + 17);
       }
-      this.svg.append(element("svg:line", { x1: left, x2: end, y1: floor, y2: floor, stroke: ink }));
-      this.svg.append(
-        element("svg:text", { x: (left + end) / 2, y: this.height - 6, "text-anchor": "middle", ...text }, x.label),
-      );
-      this.svg.append(
-        element(
-          "svg:text",
-          { transform: `translate(13 ${(top + floor) / 2}) rotate(-90)`, "text-anchor": "middle", ...text },
-          y.label,
-        ),
-      );
+      this.rule(left, floor, end, floor);
+      this.labels(x.label, y.label);
+    }
+    labels(x, y) {
+      const { left, right, top, bottom } = MARGIN,
+        middle = (top + this.height - bottom) / 2;
+      this.text(x, (left + this.width - right) / 2, this.height - 6);
+      this.text(y, 0, 0, { transform: `translate(13 ${middle}) rotate(-90)` });
+    }
+    text(words, x, y, looks) {
+      const usual = { "text-anchor": "middle", fill: css("--soft"), "font-size": 11.5 };
+      this.svg.append(element("svg:text", { x, y, ...usual, ...looks }, words));
+    }
+    rule(x1, y1, x2, y2, looks) {
+      this.svg.append(element("svg:line", { x1, y1, x2, y2, stroke: css("--soft"), ...looks }));
     }
     line(points, attributes) {
       const path = points
@@ -186,24 +173,10 @@ const drawing = (() => {
     }
     level(number, words) {
       if (number < this.y.low || number > this.y.high) return;
-      const y = this.y.at(number);
-      this.svg.append(
-        element("svg:line", {
-          x1: MARGIN.left,
-          x2: this.width - MARGIN.right,
-          y1: y,
-          y2: y,
-          stroke: css("--soft"),
-          "stroke-dasharray": "3 3",
-        }),
-      );
-      this.svg.append(
-        element(
-          "svg:text",
-          { x: this.width - MARGIN.right, y: y - 5, "text-anchor": "end", fill: css("--soft"), "font-size": 11.5 },
-          words,
-        ),
-      );
+      const y = this.y.at(number),
+        end = this.width - MARGIN.right;
+      this.rule(MARGIN.left, y, end, y, { "stroke-dasharray": "3 3" });
+      this.text(words, end, y - 5, { "text-anchor": "end" });
     }
     mark(cell, x, y) {
       this.marks.push({ cell, x, y });

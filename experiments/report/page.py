@@ -35,6 +35,7 @@ from scalestudy.experiments.report.drawing import Drawn
 from scalestudy.experiments.report.explorer import embedded
 from scalestudy.experiments.report.flags import flag_words
 from scalestudy.experiments.report.tables import factorised_table, law_tables, prediction_table
+from scalestudy.experiments.report.time_figures import roles_of
 
 HERE = Path(__file__).parent
 
@@ -210,7 +211,6 @@ def reasons(lacking: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
     """Return what is missing, each reason once: titles and why."""
     found: dict[str, list[str]] = {}
     for title, why in lacking:
-        why = why.removeprefix("Not drawn: ").removeprefix("Not fitted: ").removeprefix("Not predicted: ")
         found.setdefault(f"{why[:1].upper()}{why[1:]}", []).append(title)
     return [{"titles": titles, "why": why} for why, titles in found.items()]
 
@@ -312,9 +312,7 @@ def no_verdict(summary: Summary) -> str:
 
 def _table_row(place: int, row: Mapping[str, Any], cells: Sequence[str], summary: Summary) -> dict[str, Any]:
     recommendation, metric = summary["recommendation"], metric_of(summary["study"])
-    roles: list[str] = [
-        role for role in ROLES if present(recommendation[role]) and recommendation[role]["label"] == row["label"]
-    ]
+    roles = [*roles_of(recommendation).get(row["label"], ())]
     best = recommendation[metric.choice_key]
     if present(best) and best["named"] in (row["label"], learnt_label(row["params"])):
         roles.append(metric.superlative)

@@ -79,7 +79,7 @@ def _tables(summary: Summary, key: str, title: str, table: Callable[[str, Mappin
     part, tables = part_of(summary, key), Tables()
     for each in (part, *(part.get("others") or ())):
         name = f"{title}{_of(each)}"
-        made = table(name, each) if present(each) else TextTable(title=name, lead=f"Not fitted: {why_of(each)}.")
+        made = table(name, each) if present(each) else TextTable(title=name, lead=f"{why_of(each)}.")
         if made not in tables:
             tables.append(made)
     return tables
@@ -186,7 +186,7 @@ def prediction_table(summary: Summary) -> TextTable:
     """Return a row for each num_gpus: the batch that is predicted to be best there, and what it would take."""
     part, title = part_of(summary, "predictions"), "Beyond the cluster"
     if not present(part):
-        return TextTable(title=title, lead=f"Not predicted: {why_of(part)}.")
+        return TextTable(title=title, lead=f"{why_of(part)}.")
     broken = part.get("breaks_at")
     ends = f"The prediction ends at num_gpus {broken['num_gpus']}: {why_of(broken)}." if broken else ""
     last = broken["num_gpus"] if broken else None

@@ -13,7 +13,6 @@ from scalestudy.experiments.analysis.measures.units import (
     seconds_text,
     three_digits,
 )
-from scalestudy.experiments.analysis.text.answer import steps_doubt
 from scalestudy.experiments.report.drawing import (
     INK,
     LINES,
@@ -31,7 +30,7 @@ from scalestudy.experiments.report.drawing import (
     plain_log_axes,
     sentences,
 )
-from scalestudy.experiments.report.flags import flag_words, used_all_the_same
+from scalestudy.experiments.report.flags import flag_words
 from scalestudy.experiments.report.maps import MOST_COLUMNS, MOST_ROWS, Bins, Square, draw_map, height_of, shades
 
 
@@ -156,7 +155,7 @@ def predictions_figure(summary: Summary) -> Drawn:
         axes.set(xlabel="num_gpus (workers)", ylabel=f"training seconds to {part['target']:g}")
         legend_below(figure, handles)
         touched = [flagged[row["label"]] for row in measured if row["label"] in flagged]
-        caption = sentences(_prediction_caption(summary, part, rows), flag_words(touched))
+        caption = sentences(_prediction_caption(part, rows), flag_words(touched))
         return export(figure, name, f"Time to {part['target']:g} beyond the cluster", caption)
 
 
@@ -236,18 +235,15 @@ def _draw_limits(axes: Any, rows: Sequence[Row], broken: Mapping[str, Any] | Non
     return handles
 
 
-def _prediction_caption(summary: Summary, part: Mapping[str, Any], rows: Sequence[Row]) -> str:
+def _prediction_caption(part: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    """Name the soonest size. The lead above the figure says where the prediction ends, and what is in doubt."""
     best = (part.get("best") or {}).get("fastest")
     best = best if best and present(best) else min(rows, key=lambda row: float(row["seconds_to_target"]))
     mark = FLAGGED if part.get("flagged") else ""
     wide = best["low"] is not None and best["high"] is not None
     interval = f" ({seconds_text(best['low'])} to {seconds_text(best['high'])})" if wide else ""
-    words = (
+    return (
         f"Predicted soonest: num_gpus {best['num_gpus']} at batch {best['batch_size']:g}, "
         f"{seconds_text(best['seconds_to_target'])}{mark}{interval} and {three_digits(best['worker_seconds'])} "
         "worker-seconds."
     )
-    broken = part.get("breaks_at")
-    ends = f"The prediction ends at num_gpus {broken['num_gpus']}: {why_of(broken)}." if broken else ""
-    of = f"With {part['of']}." if part.get("of") else ""
-    return sentences(words, ends, of, steps_doubt(part), used_all_the_same(part))

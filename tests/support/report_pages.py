@@ -99,10 +99,3 @@ def check(text):
 def page_of(summary, figures=()):
     """The page of a summary; drawing all of its figures takes its time, so that most tests do without."""
     return check(render_page(summary, figures, TEXT))
-
-
-def number(text):
-    """The number that a text begins with, seconds where it is a time, 0 to 1 where it is a percentage."""
-    value, unit = re.match(r"([-+]?[\d,.]+(?:e[-+]?\d+)?)†?\s*([^\s(]*)", text).groups()
-    factor = {"ms": 1e-3, "µs": 1e-6, "min": 60.0, "h": 3600.0, "%": 0.01}.get(unit, 1.0)
-    return float(value.replace(",", "")) * factor

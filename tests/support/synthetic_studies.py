@@ -1,7 +1,7 @@
 """Shared by the tests of spec, plan, analysis and report: specs from text, and studies with synthetic trials."""
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,16 @@ def problems_of(text: str, *overrides: str) -> list[Problem]:
     return caught.value.problems
 
 
-def study_of(text: str, law: Law | None = None, **keywords: Any) -> tuple[StudySpec, Plan, list[dict[str, Any]]]:
-    """A spec, its plan and synthetic trials."""
+def study_of(
+    text: str, law: Law | None = None, *, change: Callable[[dict[str, Any]], object] | None = None, **keywords: Any
+) -> tuple[StudySpec, Plan, list[dict[str, Any]]]:
+    """A spec, its plan and synthetic trials. change: is made to each trial, in place."""
     spec = spec_of(text)
     plan = make_plan(spec)
-    return spec, plan, make_trials(plan, law, **keywords)
+    trials = make_trials(plan, law, **keywords)
+    for trial in trials if change else ():
+        change(trial)
+    return spec, plan, trials
 
 
 def summary_of(text: str, law: Law | None = None, **keywords: Any) -> dict[str, Any]:

@@ -81,6 +81,20 @@ def make_trials(
     return trials
 
 
+def slow_down(trial: Mapping[str, Any], factor: float = 2.0) -> None:
+    """Make the steps of a training take so many times as long, in place."""
+    for epoch in trial["epochs"]:
+        epoch["train_seconds"] *= factor
+        epoch["samples_per_second"] /= factor
+        epoch["phases"] = {name: seconds * factor for name, seconds in epoch["phases"].items()}
+
+
+def across_nodes(trial: dict[str, Any], nodes: int = 2) -> None:
+    """Put a training's workers on several nodes with a slow network between them, in place."""
+    slow_down(trial, 3.0)
+    trial["world"] = {**trial["world"], "nodes": nodes}
+
+
 def make_timings(timings: Iterable[TrialPlan], law: Law, *, warm_up_seconds: float = 1.0) -> list[dict[str, Any]]:
     """A record for each timing run, cut into epochs as training does it; its first epoch is slowed by the warm-up."""
     return [_timing(trial, law, warm_up_seconds) for trial in timings]

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from scalestudy.training.config import TrainConfig
+from scalestudy.training.config import PHASES, TrainConfig
 from scalestudy.training.device import peak_memory_bytes, start_memory_count
 from scalestudy.training.distributed import (
     Worker,
@@ -34,7 +34,7 @@ from scalestudy.training.loop.step import run_step
 from scalestudy.training.loop.step_graph import SAMPLED_STEPS, step_graph
 from scalestudy.training.loop.trial import StepSums, Tally, Trial, new_tally, start_trial
 from scalestudy.training.pulse import Pulse
-from scalestudy.training.records import PHASES, EpochFacts, EpochRecord, RankMeasurements, reduce_over_ranks
+from scalestudy.training.records import EpochFacts, EpochRecord, RankMeasurements, reduce_over_ranks
 from scalestudy.training.seeding import seed_steps
 from scalestudy.training.trees import Tree, tensors
 

@@ -19,7 +19,7 @@ from scalestudy.experiments.analysis.measures.parts import Figure, finite, media
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.plan import cell_of, label
 from scalestudy.experiments.plan.timing_runs import TIMED, step_key
-from scalestudy.training.records import PHASES as PHASES
+from scalestudy.training.config import PHASES as PHASES
 
 Trial = Mapping[str, Any]
 STATUSES = ("finished", "at_target", "stopped", "diverged", "out_of_memory", "failed", "skipped")

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from scalestudy.training.config import PHASES
 from scalestudy.training.records import (
     METRICS,
-    PHASES,
     EpochFacts,
     EpochRecord,
     RankMeasurements,

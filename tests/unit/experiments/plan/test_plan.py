@@ -76,8 +76,9 @@ def test_a_swept_argument_gives_a_trial_the_id_that_it_has_without_the_sweep():
 
 
 def test_the_plan_is_plain_data_and_back():
-    plan = make_plan(spec_of("name: x\nsweep: {num_gpus: [2], train.shards: [even, [1, 3]]}"))
-    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    grid = spec_of("name: x\nsweep: {num_gpus: [2], train.shards: [even, [1, 3]]}")
+    for plan in map(make_plan, (spec_of(SMALL, "search.train_on=2"), grid)):
+        assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
     with pytest.raises(ValueError, match="version"):
         Plan.from_dict({**plan.to_dict(), "version": 0})
 
@@ -188,11 +189,6 @@ def test_the_trainings_are_those_of_the_grid_with_one_num_gpus():
     assert plan.sizes == larger.sizes == (1, 2), "what runs later needs its room too"
     assert plan.cells == larger.cells == grid.cells
     assert (plan.expected_trials, grid.expected_trials) == (8 + 2 * 2, 16)
-
-
-def test_a_factorised_plan_is_plain_data_and_back():
-    plan = make_plan(spec_of(SMALL, "search.train_on=2"))
-    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
 
 def test_no_more_cells_are_held_out_than_there_are():

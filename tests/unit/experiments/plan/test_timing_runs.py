@@ -10,9 +10,8 @@ from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.plan.plan import TrialPlan, make_plan
 from scalestudy.experiments.plan.timing_runs import TIMED_STEPS, timing_trials
-from scalestudy.experiments.report import write_report
 from tests.support.factorised import METHOD, SMALL, grid_of, records_of
-from tests.support.synthetic_studies import folder_of, spec_of, study_of, words_of
+from tests.support.synthetic_studies import spec_of, study_of, words_of
 from tests.support.trials import Law, make_timings
 
 TEXT = (
@@ -222,17 +221,6 @@ def test_a_cell_that_only_diverged_gets_no_timings(study):
     row = row_of(summary["cells"], num_gpus=2, batch_size=32, learning_rate=0.2)
     assert (row["epoch_seconds"]["value"], row["timed_apart"]) == (None, False)
     assert row_of(summary["cells"], num_gpus=2, batch_size=32, learning_rate=0.1)["timed_apart"]
-
-
-@pytest.mark.slow
-def test_the_report_of_a_study_that_was_timed_apart(tmp_path, study):
-    folder = folder_of(tmp_path, TEXT, DISTURBED, flags=PACKED)
-    for timing in study[3]:
-        folder.append_trial(timing)
-    text = write_report(folder).read_text()
-    assert "16 of 16" in text or "2 of 2" in text
-    assert "with the node to themselves" in text
-    assert "shared_node" not in text
 
 
 # --- factorised grids -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The figure of efficiency: which laws are drawn, over what, and what is said of those that are not."""
+"""Which laws the figure of efficiency draws, and over what; test_page.py has its words."""
 
 import math
 
@@ -6,67 +6,7 @@ import numpy as np
 import pytest
 
 from scalestudy.experiments.report.efficiency_figure import efficiency_figure, law_of, step_times
-from scalestudy.experiments.report.steps_figure import steps_figure
-from tests.support.rich_study import ALPHA_C, ALPHA_R, BETA_C, BETA_R, DATA, rich_summary, step_seconds, unidentified
-
-
-@pytest.fixture(scope="module")
-def summary():
-    return rich_summary()
-
-
-def test_no_law_is_drawn_that_the_data_do_not_identify(summary):
-    usl = {**summary["usl"], "fits": [{**fit, "extrapolates": False} for fit in summary["usl"]["fits"]]}
-    model = {**summary["throughput_model"], "beta_r": unidentified(None, "time a third number of workers")}
-    part = summary["statistical_efficiency"]
-    steps = {**part, "b_crit": unidentified(1200.0, "try batch sizes above 2048")}
-    unknown = rich_summary(usl=usl, throughput_model=model, statistical_efficiency=steps)
-    efficiency, steps = efficiency_figure(unknown), steps_figure(unknown)
-    assert "law, where measured" not in efficiency.svg
-    assert "No law is drawn" in efficiency.caption
-    assert "S_min (1 + B_crit" not in steps.svg
-    assert "No law is drawn: S_min 60 (53 to 67); B_crit not identified: try batch sizes above 2048." in steps.caption
-
-
-def flagged_timings(summary, *batches):
-    """The timings of some batch sizes (all where none is named), marked."""
-    rows = summary["timings"]
-    marked = [row for row in rows if not batches or row["params"]["batch_size"] in batches]
-    return [{**row, "flags": ["shared_node"]} if row in marked else row for row in rows]
-
-
-def test_a_law_that_rests_on_flagged_timings_is_drawn_and_says_so(summary):
-    asked = rich_summary(usl={**summary["usl"], "flagged": True}, timings=flagged_timings(summary))
-    figure = efficiency_figure(asked)
-    assert "law, where measured" in figure.svg
-    assert "The curves are Gunther's law" in figure.caption
-    assert "Flagged timings (†) were used anyway." in figure.caption
-    left_out = efficiency_figure(rich_summary(timings=flagged_timings(summary)))
-    assert "law, where measured" not in left_out.svg
-
-
-def test_why_no_law_is_drawn_is_the_reason_of_the_line_drawn(summary):
-    """The topmost line is of batch 2048; the first of the fits without a law is of another batch."""
-    fits = [{**fit, "extrapolates": False, "why": f"of batch {fit['batch_size']}"} for fit in summary["usl"]["fits"]]
-    model = {"value": None, "why": "x"}
-    usl = {**summary["usl"], "fits": fits[::-1]}
-    caption = efficiency_figure(rich_summary(usl=usl, throughput_model=model)).caption
-    assert "No law is drawn through the points of batch=2048: of batch 2048." in caption
-    usl = {**usl, "fits": fits[1:]}
-    rows = flagged_timings(summary, 2048)
-    caption = efficiency_figure(rich_summary(usl=usl, throughput_model=model, timings=rows)).caption
-    assert "No law is drawn through the points of batch=2048: its timings are marked shared node." in caption
-
-
-@pytest.mark.parametrize("key", ["sigma", "kappa"])
-def test_a_law_that_is_half_identified_ends_where_measuring_ended(summary, key):
-    fits = [{**fit, key: unidentified(0.0, "time more")} for fit in summary["usl"]["fits"]]
-    drawn = efficiency_figure(rich_summary(usl={**summary["usl"], "fits": fits})).svg
-    assert "law, where measured" in drawn
-    assert "law, beyond" not in drawn
-
-
-# --- curves of laws ---------------------------------------------------------------------------------------------------
+from tests.support.rich_study import ALPHA_C, ALPHA_R, BETA_C, BETA_R, DATA, rich_summary, step_seconds
 
 
 def timed(batch_size, workers, flags=(), **settings):

@@ -6,13 +6,9 @@ from scalestudy.experiments.report.steps_figure import law_curve, steps_figure
 from tests.support.rich_study import rich_summary, steps_to_target
 
 
-@pytest.fixture(scope="module")
-def summary():
-    return rich_summary()
-
-
-def test_steps_stand_over_the_examples_that_a_step_has(summary):
+def test_steps_stand_over_the_examples_that_a_step_has():
     """1437 examples are three steps of 512 or less, 479 on the average; of 2048 one step of 1437."""
+    summary = rich_summary()
     part = summary["statistical_efficiency"]
     examples = {512: 479.0, 1024: 718.5, 2048: 1437.0}
     points = [
@@ -32,10 +28,3 @@ def test_steps_stand_over_the_examples_that_a_step_has(summary):
         assert drawn in figure.svg
     assert ">512<" not in figure.svg
     assert ">512<" in steps_figure(summary).svg
-
-
-def test_two_points_are_no_law(summary):
-    part = summary["statistical_efficiency"]
-    assert "S_min (1 + B_crit" in steps_figure(summary).svg
-    two = rich_summary(statistical_efficiency={**part, "points": part["points"][:2]})
-    assert "S_min (1 + B_crit" not in steps_figure(two).svg

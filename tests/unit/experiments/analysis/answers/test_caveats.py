@@ -1,10 +1,11 @@
 """What a reader must know of a choice."""
 
-import pytest
+from pathlib import Path
 
 from scalestudy.experiments.analysis.answers.caveats import batch_edges, caveats_of, rate_edges
 from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
+from tests.support.approved import approved
 from tests.support.batch_summaries import study as batch_study
 
 MEASURED = {"cells": ["a"], "seeds": 5, "kind": "measured"}
@@ -21,47 +22,38 @@ CHOICE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("facts", "edge", "ties", "words"),
-    [
-        ({}, None, [], []),
-        ({"n_seeds": 1, "reached": 1}, None, [], ["Provisional: one seed. The scatter of seeds"]),
-        ({"n_seeds": 3, "reached": 3}, None, [], ["Provisional: 3 seeds"]),
-        ({"reached": 4}, None, [], ["1 of 5 seeds did not reach the target."]),
-        ({"reached": 3, "censored": 2}, None, [], ["2 of 5 seeds did not reach the target."]),
-        (
-            {"reached": 3, "censored": 2, "cut": 1},
-            None,
-            [],
-            ["2 of 5 seeds did not reach the target, 1 of which was stopped before their end."],
-        ),
-        ({"reached": None, "censored": None}, None, [], []),
-        ({}, "highest", [], ["0.4 is the highest learning rate tried at batch 64: a higher one may do better"]),
-        ({}, "lowest", [], ["a lower one may do better"]),
-        ({}, "only", [], ["0.4 is the only learning rate tried at batch 64: another one may do better"]),
-        ({"evidence": {**MEASURED, "kind": "factorised"}}, None, [], ["Inferred: the steps are those of a, the"]),
-        ({"upper_bound": True}, None, [], ["an upper bound"]),
-        ({"stopped_after": [1]}, None, [], []),
-        (
-            {"stopped_after": [1], "reached": None, "censored": None},
-            None,
-            [],
-            ["1 seed was stopped early: its last evaluation"],
-        ),
-        ({"seconds": 3.0, "strong_speedup": 0.8, "num_gpus": 2}, None, [], ["2 workers ran at 0.80× the speed"]),
-        ({"seconds": 3.0, "strong_speedup": 1.0, "num_gpus": 2}, None, [], []),
-        ({"seconds": None, "strong_speedup": 0.8, "num_gpus": 2}, None, [], []),
-        ({"flags": ["oversubscribed", "resumed"]}, None, [], ["marked oversubscribed, resumed"]),
-        ({"nodes": 2}, None, [], ["Its workers were on 2 nodes: its times include the network between these."]),
-        ({"n_seeds": 2, "reached": 2}, None, ["b"], ["Provisional: 2 seeds", "Tied with b"]),
-    ],
+FACTS = (
+    {},
+    {"n_seeds": 1, "reached": 1},
+    {"n_seeds": 3, "reached": 3},
+    {"reached": 4},
+    {"reached": 3, "censored": 2},
+    {"reached": 3, "censored": 2, "cut": 1},
+    {"reached": None, "censored": None},
+    {"evidence": {**MEASURED, "kind": "factorised"}},
+    {"upper_bound": True},
+    {"stopped_after": [1]},
+    {"stopped_after": [1], "reached": None, "censored": None},
+    {"seconds": 3.0, "strong_speedup": 0.8, "num_gpus": 2},
+    {"seconds": 3.0, "strong_speedup": 1.0, "num_gpus": 2},
+    {"seconds": None, "strong_speedup": 0.8, "num_gpus": 2},
+    {"flags": ["oversubscribed", "resumed"]},
+    {"nodes": 2},
 )
-def test_caveats(facts, edge, ties, words):
-    found = caveats_of({**CHOICE, **facts}, edge, ties)
-    assert len(found) == len(words)
-    for caveat, part in zip(found, words, strict=True):
-        assert part in caveat["words"]
-        assert caveat["words"].endswith(".")
+"""What is not as usual of a choice."""
+
+
+def test_the_words_are_the_approved_ones():
+    found = {str(facts): caveats_of({**CHOICE, **facts}, None, []) for facts in FACTS}
+    for edge in ("lowest", "highest", "only", None):
+        found[f"learning rate: {edge}"] = caveats_of(CHOICE, edge, [])
+        found[f"batch size: {edge}"] = caveats_of(CHOICE, None, [], edge)
+    found["two seeds, a tie"] = caveats_of({**CHOICE, "n_seeds": 2, "reached": 2}, None, ["b"])
+    text = "".join(
+        f"# {title}\n" + "".join(f"{caveat['kind']}: {caveat['words']}\n" for caveat in caveats)
+        for title, caveats in found.items()
+    )
+    approved(text, Path(__file__).parent / "caveats.txt")
 
 
 def test_edges_of_the_rates_tried_whatever_the_number_of_workers():
@@ -89,17 +81,3 @@ def test_edges_of_the_batch_sizes_tried_each_at_its_own_rates():
         "workers=1 batch=128 lr=0.1": "highest",
         "workers=1 batch=128 lr=0.4": "highest",
     }
-
-
-@pytest.mark.parametrize(
-    ("edge", "words"),
-    [
-        ("lowest", ["is the smallest batch size tried: a smaller one may do better."]),
-        ("highest", ["is the largest batch size tried: a larger one may do better."]),
-        ("only", []),
-        (None, []),
-    ],
-)
-def test_a_batch_size_at_the_edge_is_a_caveat(edge, words):
-    found = caveats_of(CHOICE, None, [], edge)
-    assert [caveat["words"].partition(" ")[2] for caveat in found] == words

@@ -10,7 +10,7 @@ from scalestudy.experiments.analysis.answers.comparison import (
 )
 from tests.support.factorised import factorised_study
 from tests.support.synthetic_studies import summary_of
-from tests.support.trials import Law
+from tests.support.trials import Law, slow_down
 
 SPEC = """
 name: x
@@ -104,9 +104,8 @@ def test_flagged_timings_are_marked():
 
 
 def test_a_study_twice_as_slow_is_seen_in_every_cell():
-    parts = ("data", "fixed", "per_example", "sync", "sync_per_worker", "optimizer")
-    twice = {part: 2 * getattr(Law(), part) for part in parts}
-    found = compare({"fast": study(Law(noise=0.01), seeds=SEEDS), "slow": study(Law(noise=0.01, **twice), seeds=SEEDS)})
+    law = Law(noise=0.01)
+    found = compare({"fast": study(law, seeds=SEEDS), "slow": study(law, seeds=SEEDS, change=slow_down)})
     assert len(found["cells"]) == 4
     for row in found["cells"]:
         seconds, rate, accuracy = (row["measures"][heading][1] for heading in ("epoch s", "samples/s", "test acc"))
@@ -184,20 +183,10 @@ def test_three_studies():
 def test_times_to_the_targets_in_common():
     text = "targets: {{accuracy: {}}}\n"
     law = Law(noise=0.01, learning=130)
-    twice = Law(
-        noise=0.01,
-        learning=130,
-        fixed=2 * law.fixed,
-        per_example=2 * law.per_example,
-        data=2 * law.data,
-        sync=2 * law.sync,
-        sync_per_worker=2 * law.sync_per_worker,
-        optimizer=2 * law.optimizer,
-    )
     found = compare(
         {
             "fast": study(law, more=text.format("[0.5, 0.6, 0.999]"), seeds=SEEDS),
-            "slow": study(twice, more=text.format("[0.6, 0.5, 0.7, 0.999]"), seeds=SEEDS),
+            "slow": study(law, more=text.format("[0.6, 0.5, 0.7, 0.999]"), seeds=SEEDS, change=slow_down),
         }
     )
     assert found["measures"][3:] == ["s to 0.5", "s to 0.6", "s to 0.999"]

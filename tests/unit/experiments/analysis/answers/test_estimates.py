@@ -1,6 +1,7 @@
 """The times of cells, estimated together: what moves them, and what does not."""
 
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from scalestudy.experiments.analysis.measures.trainings import trainings_of
 from tests.support.batch_studies import BatchTruth
 from tests.support.batch_summaries import study
 from tests.support.factorised import factorised_study, stopped_after
-from tests.support.trials import Law
+from tests.support.trials import Law, slow_down
 
 TARGET = 0.8
 SIZE = {"workers": "[1, 2]", "batches": "[128, 256, 512]", "rates": "[0.1, 0.2, 0.4]", "seeds": "[0, 1, 2]"}
@@ -48,17 +49,6 @@ def changed(trials, change, **params):
     return made
 
 
-def slower(factor):
-    """A training whose steps take so many times as long."""
-
-    def change(trial):
-        for epoch in trial["epochs"]:
-            epoch["train_seconds"] *= factor
-            epoch["samples_per_second"] /= factor
-
-    return change
-
-
 ONE = {"num_gpus": 1, "batch_size": 256, "learning_rate": 0.2}
 
 
@@ -72,7 +62,7 @@ def test_the_same_records_give_the_same_draws_whatever_their_order(known):
 
 def test_one_outlying_run_moves_no_cell(known):
     plan, trials = known
-    slow = times(plan, changed(trials, slower(3.0), **ONE, seed=1))
+    slow = times(plan, changed(trials, partial(slow_down, factor=3.0), **ONE, seed=1))
     for label, seconds in times(plan, trials).items():
         assert slow[label] == pytest.approx(seconds, rel=0.05)
 
@@ -85,7 +75,7 @@ def test_one_timing_run_of_a_hundred_that_is_far_too_slow_moves_no_cell():
     )
     made = factorised_study(text, Law(learning=600, noise=0.03))
     assert len(made.timings) == 100
-    disturbed = changed(made.timings[40:41], slower(3.0))  # the faster of its place's two
+    disturbed = changed(made.timings[40:41], partial(slow_down, factor=3.0))  # the faster of its place's two
     usual, slow = (
         times(made.plan, [*made.trained, *timings], target=0.6)
         for timings in (made.timings, [*made.timings[:40], *disturbed, *made.timings[41:]])
@@ -96,7 +86,8 @@ def test_one_timing_run_of_a_hundred_that_is_far_too_slow_moves_no_cell():
 
 def test_a_place_of_which_every_run_is_slow_is_slow(known):
     plan, trials = known
-    slow, usual = times(plan, changed(trials, slower(2.0), num_gpus=1, batch_size=256)), times(plan, trials)
+    slow = times(plan, changed(trials, slow_down, num_gpus=1, batch_size=256))
+    usual = times(plan, trials)
     assert slow[CELL] / usual[CELL] > 1.5
 
 

@@ -7,11 +7,12 @@ import pytest
 from scalestudy.experiments.analysis import book_table, recommend, summarise
 from scalestudy.experiments.analysis.answers.factorised import held_out_trials
 from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.report import write_report
 from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.factorised import SMALL, factorised_study, records_of, stopped_after
-from tests.support.synthetic_studies import spec_of, study_of, summary_of, words_of
+from tests.support.synthetic_studies import spec_of, study_of, summary_of
 from tests.support.trials import Law, make_trials
 
 TEXT = (
@@ -106,15 +107,6 @@ def test_what_it_cost_against_the_grid(study, summary, grid):
     assert (part["saved_by_asha"], part["why"]) == (None, None)
 
 
-def test_the_caveats(summary):
-    text = " ".join(words_of(summary))
-    assert "6 of 12 cells are inferred: their times are products" in text
-    assert "In 2 cells run in full to check them the product was off by 0.0% (median)." in text
-    assert "allow_inexact" not in text
-    inexact = factorised_study(TEXT.replace("factorised}", "factorised, allow_inexact: true}")).summary()
-    assert "search.allow_inexact is on" in " ".join(words_of(inexact))
-
-
 def test_the_summary_is_strict_json_and_others_have_no_part(summary, grid):
     json.dumps(summary, allow_nan=False)
     assert grid["factorised"] is None
@@ -124,9 +116,8 @@ def test_the_summary_is_strict_json_and_others_have_no_part(summary, grid):
 # --- where it does not hold, or something is missing ----------------------------------------------------------------
 
 
-def test_the_error_is_stated():
+def test_the_error_is_stated(study):
     """Held-out cells that take 10 % longer than timing runs say."""
-    study = factorised_study(TEXT)
     slow = []
     for record in study.held_out:
         epochs = [{**epoch, "train_seconds": epoch["train_seconds"] * 1.1} for epoch in record["epochs"]]
@@ -150,8 +141,7 @@ def test_what_asha_saves_is_told_apart():
     assert {row["target"] for row in part["held_out"]} == {0.3}, "cells were held out whose training went on"
 
 
-def test_without_a_timing_run_an_inferred_cell_has_no_time():
-    study = factorised_study(TEXT)
+def test_without_a_timing_run_an_inferred_cell_has_no_time(study):
     lost, *_ = (timing for timing in study.timings if timing["params"]["num_gpus"] == 4)
     trials = [trial for trial in study.trials if not (trial in study.timings and trial["params"] == lost["params"])]
     summary = summarise(study.spec, study.plan, trials)
@@ -183,25 +173,11 @@ def test_targets_that_nobody_reached_leave_whole_trainings_to_compare():
 def test_nothing_was_held_out():
     summary = factorised_study(TEXT.replace("factorised}", "factorised, held_out: 0}")).summary()
     assert (summary["factorised"]["held_out"], summary["factorised"]["median_error"]) == ([], None)
-    assert "No cell was run in full to check these products." in words_of(summary)
 
 
 def test_cells_that_were_held_out_are_not_denied_though_nothing_timed_them(study):
     summary = summarise(study.spec, study.plan, [*study.trained, *study.held_out])
     assert [row["error"] for row in summary["factorised"]["held_out"]] == [None, None]
-    assert not any("No cell was run in full" in caveat for caveat in words_of(summary))
-    why = "no timing run of its num_gpus and batch_size ended well"
-    words = f"2 cells were run in full to check them, but can't be compared with a product: {why}."
-    assert words in words_of(summary)
-
-
-def test_where_no_cell_is_inferred_none_is_counted():
-    one = TEXT.replace("batch_size: [32, 128], learning_rate: [0.1, 0.2]", "batch_size: [32], learning_rate: [0.1]")
-    summary = factorised_study(one).summary()
-    assert {row["kind"] for row in summary["cells"]} == {"measured"}
-    assert not any("inferred:" in caveat for caveat in words_of(summary))
-    words = "In 2 cells run in full to check what would be inferred the product was off by 0.0% (median)."
-    assert words in words_of(summary)
 
 
 def test_trainings_that_diverged_count_as_they_would_in_the_grid():
@@ -217,8 +193,7 @@ def test_trainings_that_diverged_count_as_they_would_in_the_grid():
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 12])
-def test_a_study_that_was_cut_off_gives_what_it_has(count):
-    study = factorised_study(TEXT)
+def test_a_study_that_was_cut_off_gives_what_it_has(count, study):
     spec, plan = study.spec, make_plan(study.spec)
     for trials in (study.trained[:count], [*study.trained, *study.timings[:count]], [*study.timings[:count]]):
         summary = summarise(spec, plan, trials)
@@ -247,9 +222,8 @@ def test_trainings_with_more_workers(grid):
     assert summary["factorised"]["median_error"] == pytest.approx(0, abs=1e-9)
 
 
-def test_a_cell_borrows_trials_and_does_not_own_them():
-    study = factorised_study(TEXT)
-    cells = gather(study.plan, study.trials, _metric(study))
+def test_a_cell_borrows_trials_and_does_not_own_them(study):
+    cells = gather(study.plan, study.trials, ACCURACY)
     inferred = [cell for cell in cells if cell.inferred]
     assert all(cell.own == () and len(cell.counted) == 3 and cell.planned == 0 for cell in inferred)
     owned = [trial["trial_id"] for cell in cells for trial in cell.own]
@@ -263,7 +237,7 @@ def test_too_little_memory_is_not_inherited_by_more_workers():
     for ended in (names, names[:1]):
         study = factorised_study(TEXT, endings=dict.fromkeys(ended, "out_of_memory"))
         rows = {row["label"]: row for row in study.summary()["time_to_target"] if "batch=128 lr=0.2" in row["label"]}
-        inferred = [cell for cell in gather(study.plan, study.trials, _metric(study)) if cell.inferred]
+        inferred = [cell for cell in gather(study.plan, study.trials, ACCURACY) if cell.inferred]
         borrowed = [cell for cell in inferred if cell.label in rows]
         assert borrowed
         for cell in borrowed:
@@ -271,12 +245,6 @@ def test_too_little_memory_is_not_inherited_by_more_workers():
             if len(ended) == 3:
                 assert "ran out of memory with fewer workers" in rows[cell.label]["why"]
         assert rows[f"workers={train_on} batch=128 lr=0.2"]["n_seeds"] == 3  # where it was trained it did miss
-
-
-def _metric(study):
-    from scalestudy.experiments.analysis.measures.metric import StudyMetric
-
-    return StudyMetric.of(study.spec.workload)
 
 
 @pytest.mark.slow

@@ -2,20 +2,22 @@
 
 import copy
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalestudy.experiments.analysis.answers.predictions import MOST_WORKERS, NODE_WORKERS, predictions_part
+from scalestudy.experiments.analysis.answers.predictions import predictions_part
 from scalestudy.experiments.analysis.answers.throughput import throughput_part, timed_steps
 from scalestudy.experiments.analysis.laws.step_terms import Constants
-from scalestudy.experiments.analysis.laws.step_time import MEASURE
 from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
-from scalestudy.experiments.analysis.measures.parts import missing
+from scalestudy.experiments.analysis.measures.parts import missing, present
+from tests.support.approved import approved
 from tests.support.known_laws import StepLaw
 from tests.support.synthetic_studies import study_of
+from tests.support.trials import slow_down
 
 CONSTANTS = Constants(alpha_c=0.004, beta_c=5e-5, launch=0.0029, linear=0.0001, gamma=1.5)
 BATCHES = (64, 256, 1024, 4096)
@@ -30,11 +32,21 @@ def throughput(num_gpus=(1, 2, 4, 8), noise=0.02, batches=BATCHES, nodes=None, c
     """nodes: by num_gpus, on how many nodes they were; None: on one. change: of each trial."""
     sweep = f"num_gpus: {list(num_gpus)}, batch_size: {list(batches)}, seed: [0, 1, 2]"
     text = f"name: x\ntrain: {{epochs: 3}}\nsweep: {{{sweep}}}"
-    _, plan, trials = study_of(text, StepLaw(constants=CONSTANTS, noise=noise, data=0.0, samples=65_536))
+    law = StepLaw(constants=CONSTANTS, noise=noise, data=0.0, samples=65_536)
+    _, plan, trials = study_of(text, law, change=change)
     for trial in trials:
         trial["world"]["nodes"] = (nodes or {}).get(trial["params"]["num_gpus"], 1)
-        (change or (lambda _: None))(trial)
     return throughput_part(timed_steps(gather(plan, trials, ACCURACY)))
+
+
+def slowed(num_gpus):
+    """A change that makes the steps of these workers at batch 256 take twice as long."""
+
+    def change(trial):
+        if (trial["params"]["num_gpus"], trial["params"]["batch_size"]) == (num_gpus, 256):
+            slow_down(trial)
+
+    return change
 
 
 def efficiency(batches=BATCHES, **changes):
@@ -61,12 +73,13 @@ def efficiency(batches=BATCHES, **changes):
     }
 
 
+SEVERAL = (1, 2, 4, 8, 16, 32, 64)
 SEVERAL_NODES = {16: 2, 32: 4, 64: 8}
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    return throughput((1, 2, 4, 8, 16, 32, 64), nodes=SEVERAL_NODES)
+    return throughput(SEVERAL, nodes=SEVERAL_NODES)
 
 
 def check(part):
@@ -94,16 +107,6 @@ def test_rows_are_steps_times_seconds_at_the_soonest_batch():
     assert (part["of"], part["target"]) == ("", 0.8)
 
 
-def test_one_node_says_nothing_of_several():
-    part = predictions_part(throughput(), efficiency())
-    assert part["breaks_at"]["num_gpus"] == 2 * NODE_WORKERS
-    assert "several nodes" in part["breaks_at"]["why"]
-    assert MEASURE["alpha_n"] in part["breaks_at"]["why"]
-    assert part["rows"][-1]["seconds_to_target"] is None
-    fewer = predictions_part(throughput((1, 2, 3, 4)), efficiency())
-    assert [row["num_gpus"] for row in fewer["rows"] if row["valid"]] == [1, 2, 3, 4, NODE_WORKERS]
-
-
 def test_across_nodes_predictions_go_on_and_hold_the_truth(cluster):
     part = check(predictions_part(cluster, efficiency()))
     beyond = [row for row in part["rows"] if row["beyond"] and row["valid"]]
@@ -115,91 +118,11 @@ def test_across_nodes_predictions_go_on_and_hold_the_truth(cluster):
         assert row["low"] < truth < row["high"]
 
 
-def test_workers_without_an_example_each_are_the_end(cluster):
-    part = predictions_part(cluster, efficiency(batches=(16, 64)), most_workers=MOST_WORKERS)
-    assert part["breaks_at"]["num_gpus"] == 128
-    assert "more than the largest batch measured has examples (64); up to 2e+03" in part["breaks_at"]["why"]
-    assert all(row["per_worker_batch"] >= 1 for row in part["rows"] if row["valid"])
-    flat = efficiency(batches=(16, 64), b_crit={"value": 50.0, "low": 40.0, "high": 60.0})
-    assert "hardly needs fewer steps" in predictions_part(cluster, flat)["breaks_at"]["why"]
-    unknown = efficiency(batches=(16, 64), b_crit=missing("two batch sizes"))
-    assert "train with larger batches" in predictions_part(cluster, unknown)["breaks_at"]["why"]
-
-
-def test_a_larger_batch_that_would_pay_is_named(cluster):
-    part = predictions_part(cluster, efficiency(batches=(64, 256)))
-    row = next(row for row in part["rows"] if row["num_gpus"] == 8)
-    assert row["valid"]
-    assert "beyond those measured, is predicted to be" in row["why"]
-    bounds = efficiency(batches=(64, 256), s_min={"value": S_MIN, "low": None, "high": None, "identified": False})
-    assert predictions_part(cluster, bounds)["rows"][3]["why"] is None
-
-
-def test_a_law_that_the_timings_reject_proposes_no_larger_batch():
-    def slow(trial):
-        if (trial["params"]["num_gpus"], trial["params"]["batch_size"]) == (2, 256):
-            for epoch in trial["epochs"]:
-                epoch["samples_per_second"] /= 2
-
-    few, times = efficiency(batches=(64, 256)), throughput((1, 2, 3, 4), change=slow)
-    assert times["misfit"]
-    part = predictions_part(times, few)
-    assert "with 2 workers and batch 256 they take" in part["breaks_at"]["why"]
-    assert {row["why"] for row in part["rows"] if row["valid"]} == {None}
-    assert predictions_part(throughput((1, 2, 3, 4)), few)["rows"][3]["why"]
-
-
-def test_fewer_than_four_numbers_of_workers_are_not_extrapolated():
-    for sizes, words in (
-        ((1, 2), "only 2 workers"),
-        ((1, 2, 4), "only 2 and 4 workers"),
-        ((1,), "no more than one worker"),
-    ):
-        part = predictions_part(throughput(sizes), efficiency())
-        assert part["breaks_at"]["num_gpus"] == 2 * sizes[-1]
-        assert words in part["breaks_at"]["why"]
-        assert [row["num_gpus"] for row in part["rows"] if row["valid"]] == list(sizes)
-
-
 def test_a_step_of_which_too_little_is_known_is_no_prediction(cluster):
-    part = predictions_part(throughput((1, 2, 4, 8, 16, 32, 64), noise=0.6, nodes=SEVERAL_NODES), efficiency())
+    part = predictions_part(throughput(SEVERAL, noise=0.6, nodes=SEVERAL_NODES), efficiency())
     assert part["breaks_at"]["num_gpus"] > 64
     assert part["breaks_at"]["num_gpus"] <= predictions_part(cluster, efficiency())["rows"][-1]["num_gpus"]
     assert "laws that fit the timings equally well differ there" in part["breaks_at"]["why"]
-
-
-def test_an_epoch_s_smaller_last_batch_makes_no_share_too_small():
-    times = throughput()
-    times["alpha_c"] = {**times["alpha_c"], "identified": False, "why": "it may be far less"}
-    steps = efficiency(batches=(64,))
-    steps["points"][0]["examples_per_step"] = 63.6
-    assert all(row["valid"] for row in predictions_part(times, steps)["rows"] if not row["beyond"])
-    fewer = [row for row in predictions_part(times, efficiency(batches=(16,)))["rows"] if row["num_gpus"] == 8]
-    assert "2 examples a worker are fewer than the 8 timed" in fewer[0]["why"]
-
-
-def test_one_batch_size_is_constant():
-    part = predictions_part(throughput(), efficiency(batches=(256,)))
-    assert part["batch_size"] == "constant at 256"
-    assert {row["batch_size"] for row in part["rows"] if row["valid"]} == {256}
-
-
-def test_batches_that_were_not_timed_a_worker_may_not_fit_memory():
-    part = predictions_part(throughput(batches=(64, 256, 1024)), efficiency(batches=(4096,)))
-    assert [row["valid"] for row in part["rows"]] == [False, False, True, True, False]
-    assert "more than the 1024 examples a worker" in part["rows"][0]["why"]
-    assert part["breaks_at"]["num_gpus"] == 16
-    none = predictions_part(throughput((1, 2), batches=(64, 256, 1024)), efficiency(batches=(4096,)))
-    assert "more than the 1024 examples" in none["best"]["fastest"]["why"]
-
-
-def test_one_seed_gives_no_interval():
-    one = efficiency()
-    for point in one["points"]:
-        point |= {"n": 1, "low": point["steps"], "high": point["steps"]}
-    row = predictions_part(throughput(), one)["rows"][0]
-    assert (row["low"], row["high"]) == (None, None)
-    assert row["valid"]
 
 
 def test_steps_that_were_measured_where_there_is_no_law():
@@ -208,21 +131,6 @@ def test_steps_that_were_measured_where_there_is_no_law():
     part = check(predictions_part(throughput(), efficiency(points=points, **law)))
     row = part["rows"][0]
     assert row["seconds_to_target"] == pytest.approx(77 * row["step_seconds"])
-
-
-@pytest.mark.parametrize(
-    ("steps", "times", "words"),
-    [
-        (missing("no target"), None, "steps to a target are not known: no target"),
-        (efficiency(points=[]), None, "no batch size reached one"),
-        (None, {"of": "", **missing("one place"), "others": []}, "the time of a step is not known: one"),
-        (efficiency(of="gradient_sync=naive"), None, "not for this combination"),
-    ],
-)
-def test_what_cannot_be_predicted_says_why(steps, times, words):
-    part = predictions_part(times or throughput(), steps or efficiency())
-    assert part["value"] is None
-    assert words in part["why"]
 
 
 @settings(max_examples=30)
@@ -243,20 +151,6 @@ def test_whatever_is_not_identified_it_never_raises(sizes, noise, nodes, phases)
             assert row["low"] <= row["seconds_to_target"] <= row["high"]
 
 
-def test_three_numbers_above_one_are_too_few_without_one_worker():
-    part = predictions_part(throughput((2, 4, 8)), efficiency())
-    assert part["breaks_at"]["num_gpus"] == 16
-    nodes = dict.fromkeys((2, 4, 8), 2)
-    across = predictions_part(throughput((2, 4, 8), nodes=nodes), efficiency())
-    assert "only 2, 4 and 8 workers were timed across nodes" in across["breaks_at"]["why"]
-    assert "time at least 4 values of num_gpus" in across["breaks_at"]["why"]
-    with_one = predictions_part(throughput((1, 2, 4, 8), nodes={2: 2, 4: 4, 8: 8}), efficiency())
-    assert with_one["rows"][4]["valid"]
-    two_nodes = predictions_part(throughput((1, 2, 4, 8), nodes=nodes), efficiency())
-    assert "with 2 nodes only" in two_nodes["breaks_at"]["why"]
-    assert MEASURE["beta_n"] in two_nodes["breaks_at"]["why"]
-
-
 def test_below_five_seeds_the_range_of_steps_is_no_interval():
     points = efficiency()["points"]
     for change in ({"n": 4}, {"upper_bound": True}):
@@ -266,38 +160,61 @@ def test_below_five_seeds_the_range_of_steps_is_no_interval():
         assert all((row["low"], row["high"]) == (None, None) for row in valid)
 
 
-def test_no_batch_is_proposed_above_the_training_set_or_where_one_missed(cluster):
-    few = efficiency(batches=(64, 256))
-
-    def proposed(part):
-        return predictions_part(cluster, part)["rows"][3]["why"]  # with 8 workers
-
-    assert "a batch of" in proposed(few)
-    assert "a batch of 512," in proposed({**few, "training_examples": 600.0})
-    assert proposed({**few, "training_examples": 500.0}) is None
+def cases(cluster):
+    """Title, time of a step and steps to a target of each case. cluster: timings of 1 to 64 workers, on nodes."""
+    few, short = efficiency(batches=(64, 256)), {"batches": (16, 64)}
+    yield "one node", throughput(), efficiency()
+    yield "four workers", throughput((1, 2, 3, 4)), efficiency()
+    yield "several nodes", cluster, efficiency()
+    yield "more workers than examples, larger batches may pay", cluster, efficiency(**short)
+    yield "… may hardly pay", cluster, efficiency(**short, b_crit={"value": 50.0, "low": 40.0, "high": 60.0})
+    yield "… are not known to pay", cluster, efficiency(**short, b_crit=missing("two batch sizes"))
+    yield "a larger batch than those trained", cluster, few
+    bound = {"value": S_MIN, "low": None, "high": None, "identified": False}
+    yield "… where S_min is a bound", cluster, {**few, "s_min": bound}
+    yield "… of 600 examples", cluster, {**few, "training_examples": 600.0}
+    yield "… of 500 examples", cluster, {**few, "training_examples": 500.0}
     missed = {**few["points"][0], "batch_size": 512, "steps": None, "fitted_steps": None}
-    assert proposed({**few, "points": [*few["points"], missed]}) is None
+    yield "… where one of 512 missed the target", cluster, {**few, "points": [*few["points"], missed]}
+    yield "… of four workers", throughput((1, 2, 3, 4)), few
+    yield "… of which two do not fit the law", throughput((1, 2, 3, 4), change=slowed(2)), few
+    yield "16 workers do not fit the law", throughput(SEVERAL, nodes=SEVERAL_NODES, change=slowed(16)), efficiency()
+    for sizes in ((1, 2), (1, 2, 4), (1,), (2, 4, 8)):
+        yield f"{', '.join(map(str, sizes))} workers", throughput(sizes), efficiency()
+    yield "2, 4, 8 workers on two nodes", throughput((2, 4, 8), nodes=dict.fromkeys((2, 4, 8), 2)), efficiency()
+    yield "… and one beside them", throughput(nodes=dict.fromkeys((2, 4, 8), 2)), efficiency()
+    yield "… each on a node", throughput(nodes={2: 2, 4: 4, 8: 8}), efficiency()
+    open_cost = throughput()
+    open_cost["alpha_c"] = {**open_cost["alpha_c"], "identified": False, "why": "it may be far less"}
+    smaller_last = efficiency(batches=(64,))
+    smaller_last["points"][0]["examples_per_step"] = 63.6
+    yield "8 examples a worker or a little less, as timed", open_cost, smaller_last
+    yield "2 examples a worker, fewer than were timed", open_cost, efficiency(batches=(16,))
+    yield "one batch size", throughput(), efficiency(batches=(256,))
+    for sizes in ((1, 2, 4, 8), (1, 2)):
+        large = throughput(sizes, batches=(64, 256, 1024))
+        yield f"a batch too large for {', '.join(map(str, sizes))} workers", large, efficiency(batches=(4096,))
+    yield "no target", throughput(), missing("no target")
+    yield "no batch size reached it", throughput(), efficiency(points=[])
+    yield "no time of a step", {"of": "", **missing("one place"), "others": []}, efficiency()
+    yield "another combination", throughput(), efficiency(of="gradient_sync=naive")
 
 
-def test_nothing_is_predicted_beyond_four_times_the_workers_timed(cluster):
-    part = predictions_part(cluster, efficiency())
-    assert [row["num_gpus"] for row in part["rows"] if row["beyond"] and row["valid"]] == [128, 256]
-    assert part["breaks_at"] == {
-        "num_gpus": 512,
-        "why": "512 workers are more than 4 times the 64 timed; time steps with 128 workers or more",
-    }
+def told(part):
+    """What a part says: the workers whose time is predicted, what holds of the most of them, and where it ends."""
+    if not present(part):
+        return [part["why"]]
+    valid = [row for row in part["rows"] if row["valid"]]
+    notes = [f"{row['num_gpus']}: {row['why']}" for row in valid[-1:] if row["why"]]
+    notes += [f"not {row['num_gpus']}: {row['why']}" for row in part["rows"] if not (row["valid"] or row["beyond"])]
+    end = part["breaks_at"]
+    notes += [f"ends at {end['num_gpus']}: {end['why']}"] if end else []
+    notes += [] if valid else [f"no best: {part['best']['fastest']['why']}"]
+    sizes = ", ".join(str(row["num_gpus"]) for row in valid)
+    return [f"{sizes or 'none'}; batch {part['batch_size']}", *notes]
 
 
-def test_where_no_law_fits_the_size_to_time_again_is_named():
-    def disturbed(trial):
-        if (trial["params"]["num_gpus"], trial["params"]["batch_size"]) == (16, 256):
-            for epoch in trial["epochs"]:
-                epoch["train_seconds"] *= 2
-                epoch["samples_per_second"] /= 2
-
-    times = throughput((1, 2, 4, 8, 16, 32, 64), nodes=SEVERAL_NODES, change=disturbed)
-    part = predictions_part(times, efficiency())
-    assert part["breaks_at"]["num_gpus"] == 128
-    assert "no law fits the steps timed: with 16 workers and batch 256 they take" in part["breaks_at"]["why"]
-    assert "time that size again" in part["breaks_at"]["why"]
-    assert all(row["valid"] for row in part["rows"] if not row["beyond"])
+def test_the_words_are_the_approved_ones(cluster):
+    parts = {title: predictions_part(times, steps) for title, times, steps in cases(cluster)}
+    text = "".join(f"# {title}\n" + "".join(f"{line}\n" for line in told(part)) for title, part in parts.items())
+    approved(text, Path(__file__).parent / "predictions.txt")

@@ -8,10 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalestudy.experiments.analysis import answer_lines, book_table, recommendation_lines, summarise
+from scalestudy.experiments.analysis import answer_lines, book_table, recommend, recommendation_lines, summarise
+from scalestudy.experiments.analysis.answers.efficiency import statistical_efficiency
+from scalestudy.experiments.analysis.answers.lr_rule import lr_rule
 from scalestudy.experiments.analysis.measures.units import seconds_text, three_digits
 from scalestudy.experiments.analysis.text.answer import headline
-from tests.support.synthetic_studies import study_of, summary_of, words_of
+from scalestudy.experiments.report import write_report
+from tests.support.batch_summaries import analysed
+from tests.support.batch_summaries import study as batch_study
+from tests.support.report_pages import check as check_page
+from tests.support.synthetic_studies import folder_of, study_of, summary_of, words_of
 from tests.support.trials import Law
 
 TEXT = (
@@ -34,10 +40,26 @@ KEYS = {
 }
 
 
+def unexplained(part, path=""):
+    """Paths of everything below that is null, or not identified, without a why.
+
+    The noise scale's stands for those of its batch sizes too.
+    """
+    if isinstance(part, list):
+        return [found for place, each in enumerate(part) for found in unexplained(each, f"{path}[{place}]")]
+    if not isinstance(part, dict):
+        return []
+    lacks = part.get("value", 0) is None or part.get("identified") is False
+    own = [path] if lacks and not part.get("why") else []
+    inner = ((key, each) for key, each in part.items() if key != "by_batch")
+    return own + [found for key, each in inner for found in unexplained(each, f"{path}.{key}")]
+
+
 def check(summary):
-    """Strict JSON, every key of the design, and words that can be had."""
+    """Strict JSON, every key of the design, a why beside all that is missing, and words that can be had."""
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
     assert set(summary) >= KEYS
+    assert unexplained(summary) == []
     assert 1 <= len(answer_lines(summary)) <= 5
     assert headline(summary)
     assert recommendation_lines(summary["recommendation"])
@@ -71,6 +93,7 @@ def test_a_finished_study():
 
 @pytest.mark.parametrize("ending", ["diverged", "out_of_memory", "failed", "skipped", "stopped"])
 def test_a_study_of_which_every_trial_ended_so(ending):
+    check(summarise(*batch_study(**BATCHES, endings={"*": ending})))
     summary = summary_of(TEXT, endings={"*": ending})
     check(summary)
     assert summary["trials"][ending] == 8
@@ -81,6 +104,27 @@ def test_a_study_of_which_every_trial_ended_so(ending):
         assert summary["failures"][0]["status"] == ending
         assert all(row["test_accuracy"]["value"] is None for row in summary["cells"])
         assert any(f"8 {ending.replace('_', ' ')}" in caveat for caveat in words_of(summary))
+
+
+BATCHES = {"batches": "[64, 128, 256]", "rates": "[0.05, 0.1, 0.2, 0.4, 0.8]", "seeds": "[0, 1]", "epochs": 12}
+"""A study of which laws over batch sizes are fitted."""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batches": "[256]", "rates": "[0.4]", "seeds": "[0]"},
+        {"targets": "[0.999]"},  # which no trial reaches
+        {"targets": "[0.2]", "more": "workload: {metric: mse, metric_mode: min}"},
+        {"batches": "[32, 48, 64, 96, 128, 192, 256]", "rates": "[0.1]", "seeds": "[0]"},
+    ],
+)
+def test_a_study_of_batch_sizes(changes):
+    summary = summarise(*batch_study(**{**BATCHES, **changes}))
+    check(summary)
+    if "more" in changes:
+        assert summary["statistical_efficiency"]["points"][0]["steps"]
+        assert summary["lr_rule"]["target_or_metric"] == "soonest to 0.2 test mse"
 
 
 def test_nothing_was_run():
@@ -121,18 +165,6 @@ def test_failures_are_grouped_by_message_with_rank():
     assert {each["message"] for each in summary["failures"]} == {"boom"}
 
 
-@pytest.mark.parametrize(
-    ("flag", "words"),
-    [
-        ("throttled", "Marked throttled (heat or too little power held a GPU's clocks down): 1 cell of 4."),
-        ("shared_gpu", "Marked shared_gpu (other processes computed on a GPU): 1 cell of 4."),
-    ],
-)
-def test_a_gpu_that_was_not_itself_is_told(flag: str, words: str):
-    summary = summary_of(TEXT, flags={"workers=2 batch=32 lr=0.1 seed=0": [flag]})
-    assert words in words_of(summary)
-
-
 def test_flags_reach_rows_caveats_and_tables():
     summary = summary_of(TEXT, flags={"workers=2 batch=32 lr=0.1 seed=0": ["shared_node"]})
     assert [row["flags"] for row in summary["cells"]] == [[], [], ["shared_node"], []]
@@ -170,41 +202,103 @@ def test_the_books_table():
     assert rows[1][:4] + rows[1][5:] == ["2", "512", "0.3", "0.256", "2.00", "1.00", "neither strong nor weak scaling"]
 
 
-VALUES = st.sampled_from([None, -1.0, 0, 0.0, 1e308, "x", [], {}, float("nan"), float("inf")])
-FIELDS = st.sampled_from(
-    [
-        "train_seconds",
-        "test_accuracy",
-        "phases",
-        "steps",
-        "samples",
-        "samples_per_second",
-        "eval_seconds",
-        "@world",
-        "@flags",
-        "@epochs",
-        "@error",
-        "@started_at",
-        "@train_seconds",
-    ]
-)
+EXTREMES = (1e-308, 1e17)
+"""Values that the laws of step times are not made for."""
+VALUES = st.sampled_from([None, -1.0, 0, 0.0, 1e308, *EXTREMES, "x", [], {}, float("nan"), float("inf")])
+OF_AN_EPOCH = [
+    *("train_seconds", "test_accuracy", "phases", "steps", "samples", "samples_per_second", "eval_seconds"),
+    *("grad_sq_norm", "grad_trace_cov"),
+]
+OF_A_TRIAL = ["world", "flags", "epochs", "error", "started_at", "train_seconds", "status"]
+DAMAGES = st.tuples(st.booleans(), st.sampled_from(OF_AN_EPOCH), st.sampled_from(OF_A_TRIAL), VALUES, st.floats(0.1, 1))
+STUDIES = {"plain": study_of(TEXT), "of batch sizes": batch_study(**BATCHES)}
 
 
-@settings(max_examples=60)
-@given(st.lists(st.tuples(FIELDS, VALUES), max_size=4), st.integers(0, 1000))
-def test_damaged_records_never_raise(damages, seed):
-    spec, plan, trials = study_of(TEXT)
+@settings(max_examples=100)
+@given(st.sampled_from([*STUDIES]), st.lists(DAMAGES, max_size=4), st.integers(0, 1000))
+def test_damaged_records_never_raise(study, damages, seed):
+    spec, plan, trials = STUDIES[study]
     trials, generator = copy.deepcopy(trials), random.Random(seed)
-    for field, value in damages:
+    for whole, of_epoch, of_trial, value, share in damages:
         for trial in trials:
-            if generator.random() < 0.7 and field.startswith("@"):
-                trial[field[1:]] = (
-                    value if value is None or field[1:] in ("started_at", "train_seconds") else trial[field[1:]]
-                )
-            else:
+            if generator.random() > share:
+                continue
+            if not whole:
                 for epoch in trial.get("epochs") or ():
-                    epoch[field.removeprefix("@")] = value
-    check(summarise(spec, plan, trials))
+                    epoch[of_epoch] = value
+            elif of_trial == "epochs":
+                trial["epochs"] = generator.choice([None, [], trial["epochs"] and trial["epochs"][:2]])
+            elif of_trial == "status":
+                trial["status"] = generator.choice(["diverged", "failed", "stopped", "out_of_memory"])
+            else:
+                trial[of_trial] = value if of_trial in ("started_at", "train_seconds") else None
+    if any(each[3] in EXTREMES for each in damages):
+        parts = [recommend(spec, plan, trials)]
+        parts += [analysed(spec, plan, trials, part) for part in (statistical_efficiency, lr_rule)]
+        assert json.loads(json.dumps(parts, allow_nan=False)) == parts
+        assert unexplained(parts) == []
+    else:
+        check(summarise(spec, plan, trials))
+
+
+# --- records without some of their keys -------------------------------------------------------------------------------
+
+ENDINGS = {
+    "workers=1 batch=32 lr=0.1 seed=0": "failed",
+    "workers=2 batch=32 lr=0.1 seed=1": "diverged",
+    "workers=1 batch=128 lr=0.1 seed=1": "skipped",
+    "workers=2 batch=128 lr=0.1 seed=1": "out_of_memory",
+}
+KEYS_OF_TRIALS = ("kind", "flags", "world", "details", "error", "started_at", "ended_at", "train_seconds")
+KEYS_OF_EPOCHS = ("phases", "samples_per_second", "grad_sq_norm")
+
+
+def without(*keys):
+    """A change of a trial whose record has none of these keys."""
+
+    def change(trial):
+        trial["details"] = {"channels_last": True}
+        for key in keys:
+            for record in trial["epochs"] if key in KEYS_OF_EPOCHS else (trial,):
+                record.pop(key, None)
+
+    return change
+
+
+def bare(*keys):
+    """The spec, plan and trials of a study whose records have none of these keys."""
+    return study_of(TEXT, Law(noise=0.02, learning=200), endings=ENDINGS, change=without(*keys))
+
+
+def test_records_without_several_keys_have_a_summary_and_a_report(tmp_path):
+    whole, every = summarise(*bare()), (*KEYS_OF_TRIALS, *KEYS_OF_EPOCHS)
+    for keys in (KEYS_OF_TRIALS, KEYS_OF_EPOCHS, every):
+        summary = summarise(*bare(*keys))
+        check(summary)
+        assert summary["trials"] == whole["trials"]
+    folder = folder_of(tmp_path / "x", TEXT, endings=ENDINGS, change=without(*every))
+    check_page(write_report(folder).read_text("utf-8"))
+
+
+def test_what_can_be_had_otherwise_is_as_it_was():
+    truth = summarise(*bare())
+    for key in ("kind", "flags", "started_at", "ended_at", "grad_sq_norm"):
+        found = summarise(*bare(key), truth["cost"]["wall_seconds"])
+        assert found["cells"] == truth["cells"], key
+        assert found["recommendation"] == truth["recommendation"], key
+    for key in ("train_seconds", "samples_per_second"):
+        found = summarise(*bare(key))
+        assert found["cost"]["worker_seconds"] == pytest.approx(truth["cost"]["worker_seconds"])
+        for row, known in zip(found["cells"], truth["cells"], strict=True):
+            assert row["samples_per_second"] == pytest.approx(known["samples_per_second"])
+
+
+def test_what_can_not_be_had_is_null_with_a_why():
+    without_phases = summarise(*bare("phases"))
+    assert {row["step_seconds"]["why"] for row in without_phases["timings"]} >= {"phases were not measured"}
+    assert summarise(*bare("world"))["study"]["device"] is None
+    failed = summarise(*bare("error"))["failures"]
+    assert {(group["kind"], group["message"]) for group in failed} == {(None, None)}
 
 
 def test_numbers_in_words():

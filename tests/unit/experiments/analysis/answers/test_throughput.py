@@ -21,7 +21,7 @@ from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.plan.timing_runs import timing_trials
 from tests.support.known_laws import StepLaw, figures
 from tests.support.synthetic_studies import study_of
-from tests.support.trials import make_timings
+from tests.support.trials import make_timings, slow_down
 
 CONSTANTS = Constants(alpha_c=0.004, beta_c=5e-5, launch=0.0026, linear=0.0004, gamma=1.5)
 LAW = StepLaw(constants=CONSTANTS)
@@ -32,9 +32,7 @@ TWO_SIZES = "name: x\nsweep: {num_gpus: [1, 2], batch_size: [256, 512]}"
 
 
 def cells_of(text=TEXT, law=LAW, change=None, **keywords):
-    _, plan, trials = study_of(text, law, **keywords)
-    for trial in trials:
-        (change or (lambda _: None))(trial)
+    _, plan, trials = study_of(text, law, change=change, **keywords)
     return gather(plan, trials, ACCURACY)
 
 
@@ -252,19 +250,13 @@ def test_the_curve_goes_to_twice_the_workers_with_its_band(noisy):
 
 
 def test_a_curve_that_the_timings_reject_ends_where_they_do():
-    (fit,) = usl(cells_of("name: x\nsweep: {num_gpus: [1, 2, 4, 8], batch_size: [256], seed: [0, 1]}", change=slow))[
-        "fits"
-    ]
+    """Two workers are half as fast, which no law of more or fewer workers explains."""
+    text = "name: x\nsweep: {num_gpus: [1, 2, 4, 8], batch_size: [256], seed: [0, 1]}"
+    cells = cells_of(text, change=lambda trial: trial["params"]["num_gpus"] == 2 and slow_down(trial))
+    (fit,) = usl(cells)["fits"]
     assert fit["curve"][-1]["num_gpus"] == 8
     assert not fit["peak_gpus"]["identified"]
     assert "time 2 workers again" in fit["peak_gpus"]["why"]
-
-
-def slow(trial):
-    """Makes two workers half as fast, which no law of more or fewer workers explains."""
-    if trial["params"]["num_gpus"] == 2:
-        for epoch in trial["epochs"]:
-            epoch["samples_per_second"] /= 2
 
 
 def test_without_one_worker_there_is_no_karp_flatt():

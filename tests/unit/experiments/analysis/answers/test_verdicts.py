@@ -14,7 +14,7 @@ from tests.support.batch_studies import BatchTruth
 from tests.support.batch_summaries import study as study_of_batches
 from tests.support.known_laws import StepLaw
 from tests.support.synthetic_studies import study_of, summary_of
-from tests.support.trials import Law
+from tests.support.trials import Law, slow_down
 from tests.support.verdict_worlds import CAUSES, verdicts_drawn
 
 TEXT = "name: x\nsweep: {num_gpus: [1, 2], batch_size: [32, 256]}"
@@ -76,24 +76,13 @@ def test_no_rows_no_verdicts():
     assert verdicts(Case.of([], choosing([], "-"))) == []
 
 
-@pytest.mark.parametrize(
-    ("sync", "words"),
-    [(0.0, "faster than one"), (0.016, "about as fast as one"), (0.05, "slower than one")],
-)
-def test_were_two_workers_faster(sync, words):
-    text = "name: x\nsweep: {num_gpus: [1, 2], batch_size: [32], seed: [0, 1, 2]}"
-    answer = summary_of(text, Law(**{**GOOD, "sync": sync}))["scaling"]["words"]
-    assert f"Two workers were {words} at the same batch" in answer
-
-
+SYNCED = Constants(alpha_c=0.0064, beta_c=1e-4, launch=0.003, linear=0.001)
 SIZES = "name: x\ntrain: {epochs: 3}\nsweep: {num_gpus: [1, 2, 4], batch_size: [64, 256, 1024], seed: [0, 1]}"
 
 
 def rows_and_law(constants, text=SIZES, change=None):
     """Timing rows and the law of a step's time. change: of a trial before it is looked at."""
-    _, plan, trials = study_of(text, StepLaw(constants=constants, data=0.0, noise=0.0))
-    for trial in trials:
-        (change or (lambda _: None))(trial)
+    _, plan, trials = study_of(text, StepLaw(constants=constants, data=0.0, noise=0.0), change=change)
     cells = gather(plan, trials, ACCURACY)
     rows = timing_rows(cells, {cell.label: cell_row(cell)["epoch_seconds"] for cell in cells})
     return rows, throughput_part(timed_steps(cells))
@@ -119,7 +108,7 @@ def test_a_fixed_cost_is_judged_by_the_law():
 
 
 def test_remedies_say_what_they_bring():
-    found = judged(Constants(alpha_c=0.0064, beta_c=1e-4, launch=0.003, linear=0.001))
+    found = judged(SYNCED)
     # workers=4 batch=64: T_grad 0.008, T_sync 0.006: 43 % of a step; below 15 % from 0.034 on: 512 a worker
     assert found["allreduce"]["evidence"]["workers=4 batch=64"] == pytest.approx(0.43, abs=0.01)
     # 32 · (0.008 + 0.006)/(0.0064 + 0.0512 + 0.006) = 7.04
@@ -159,8 +148,7 @@ def test_workers_that_each_go_through_all_the_data():
 def test_repeats_that_differ():
     def slow(trial):
         if trial["params"]["seed"] == 1:
-            for epoch in trial["epochs"]:
-                epoch["train_seconds"] *= 2
+            slow_down(trial)
 
     constants = Constants(alpha_c=1e-4, beta_c=1e-4)
     found = judged(constants, change=slow)["disturbed"]
@@ -168,10 +156,7 @@ def test_repeats_that_differ():
     assert found["evidence"]["workers=2 batch=64"] == pytest.approx(0.490, abs=1e-3)
     assert "scatter by 49%" in found["words"]
     five = SIZES.replace("[0, 1]", "[0, 1, 2, 3, 4]")
-    one = {"gpus": 2, "seed": 1}
-    assert "disturbed" not in judged(
-        constants, five, lambda trial: one["gpus"] == trial["params"]["num_gpus"] and slow(trial)
-    )
+    assert "disturbed" not in judged(constants, five, lambda trial: trial["params"]["num_gpus"] == 2 and slow(trial))
 
 
 def test_without_a_law_remedies_stay_in_words():
@@ -181,18 +166,15 @@ def test_without_a_law_remedies_stay_in_words():
 
 
 def test_a_law_that_the_timings_reject_predicts_no_remedy():
-    def slow(trial):
+    def disturbed(trial):
         if (trial["params"]["num_gpus"], trial["params"]["batch_size"]) == (2, 256):
-            for epoch in trial["epochs"]:
-                epoch["samples_per_second"] /= 2
+            slow_down(trial)
 
-    constants = Constants(alpha_c=0.0064, beta_c=1e-4, launch=0.003, linear=0.001)
-    _, law = rows_and_law(constants, change=slow)
-    assert law["misfit"]
-    found = judged(constants, change=slow)
+    assert rows_and_law(SYNCED, change=disturbed)[1]["misfit"]
+    found = judged(SYNCED, change=disturbed)
     assert found["allreduce"]["remedy"].startswith("Sum less or faster")
     assert "predicted" not in found["small_batch_per_worker"]["remedy"]
-    assert "fixed_cost" in judged(constants)
+    assert "fixed_cost" in judged(SYNCED)
     assert "fixed_cost" not in found
 
 
@@ -211,9 +193,6 @@ def steps_part(steps, s_min=None, b_crit=None):
 def remedy_of(cause, rows, law, efficiency=None, *, chosen="workers=4 batch=64", target=0.9, missed=()):
     case = Case.of(rows, choosing(rows, chosen, target if efficiency else None, missed), law, efficiency)
     return next(verdict["remedy"] for verdict in verdicts(case) if verdict["cause"] == cause)
-
-
-SYNCED = Constants(alpha_c=0.0064, beta_c=1e-4, launch=0.003, linear=0.001)
 
 
 @pytest.mark.parametrize(
@@ -281,26 +260,12 @@ def test_remedies_across_nodes_use_the_constants_across_nodes():
 
 def test_other_swept_keys_are_no_reason_for_a_small_batch():
     text = "name: x\nsweep: {num_gpus: [1, 2], batch_size: [64, 128], train.precision: [bf16, fp32]}"
-    spec, plan, trials = study_of(text, Law(**{**GOOD, "sync": 1e-5}))
-    for trial in trials:
-        if trial["params"]["train.precision"] == "fp32":
-            for epoch in trial["epochs"]:
-                epoch["train_seconds"] *= 2
-                epoch["samples_per_second"] /= 2
-                epoch["phases"] = {name: 2 * seconds for name, seconds in epoch["phases"].items()}
-    assert [verdict["cause"] for verdict in summarise(spec, plan, trials)["verdicts"]] == []
-
-
-def slowed(workers):
-    """Timing rows of a study whose largest size is four times as slow. workers: the sizes that are oversubscribed."""
-    text = "name: x\nsweep: {num_gpus: [1, 2, 4], batch_size: [256]}"
-    names = {f"workers={count} batch=256 lr=0.1 seed=0": ["oversubscribed"] for count in workers}
-    spec, plan, trials = study_of(text, Law(**{**GOOD, "sync": 1e-5}), flags=names)
-    for trial in trials:
-        if trial["params"]["num_gpus"] == 4:
-            for epoch in trial["epochs"]:
-                epoch["phases"] = {name: 4 * seconds for name, seconds in epoch["phases"].items()}
-    return summarise(spec, plan, trials)["timings"]
+    found = summary_of(
+        text,
+        Law(**{**GOOD, "sync": 1e-5}),
+        change=lambda trial: trial["params"]["train.precision"] == "fp32" and slow_down(trial),
+    )
+    assert found["verdicts"] == []
 
 
 def test_disturbed_timings_of_the_recommended_cell_are_a_caveat_on_the_choice():
@@ -315,7 +280,13 @@ def test_disturbed_timings_of_the_recommended_cell_are_a_caveat_on_the_choice():
 
 
 def test_what_flagged_timings_show_says_so():
-    rows = slowed([4])
+    """The largest size is oversubscribed, and four times as slow."""
+    rows = summary_of(
+        "name: x\nsweep: {num_gpus: [1, 2, 4], batch_size: [256]}",
+        Law(**{**GOOD, "sync": 1e-5}),
+        flags={"workers=4 batch=256 lr=0.1 seed=0": ["oversubscribed"]},
+        change=lambda trial: trial["params"]["num_gpus"] == 4 and slow_down(trial, 4),
+    )["timings"]
     found = {verdict["cause"]: verdict for verdict in verdicts(Case.of(rows, choosing(rows, "workers=4 batch=256")))}
     assert list(found) == ["oversubscribed", "small_batch_per_worker"]
     assert found["small_batch_per_worker"]["words"].endswith("These timings are marked oversubscribed.")

@@ -19,7 +19,7 @@ from scalestudy.experiments.analysis.measures.targets import (
 )
 from tests.support.batch_studies import BatchTruth
 from tests.support.batch_summaries import study
-from tests.support.trials import Law
+from tests.support.trials import Law, slow_down
 
 NO_SCATTER = BatchTruth(noise=0.0)
 ONE = {"batches": "[256]", "rates": "[0.4]"}
@@ -33,8 +33,7 @@ def row_of(*, factors, law=None, epochs=60, drop=(), diverged=()):
     endings = {f"workers=1 batch=256 lr=0.4 seed={seed}": "diverged" for seed in diverged}
     _, plan, trials = study(NO_SCATTER, seeds=list(range(len(factors))), epochs=epochs, law=law, endings=endings, **ONE)
     for trial, factor in zip(trials, factors, strict=True):
-        for epoch in trial["epochs"]:
-            epoch["train_seconds"] *= factor
+        slow_down(trial, factor)
         if trial["params"]["seed"] in drop:
             trial["epochs"] = trial["epochs"][:2]
     (cell,) = gather(plan, trials, ACCURACY)

@@ -586,8 +586,7 @@ class GroupPool:
             elif group.state == "idle":
                 group.stop(self.clock())
             elif group.assignment:
-                place = group.assignment.order.checkpoints
-                group.assignment.leaving = bool(place and place.every_epochs)
+                group.assignment.leaving = group.assignment.order.checkpoints is not None
 
     def _yield(self, now: float) -> bool:
         """Give back groups that have long been idle while others wait for room; return whether it did.

@@ -4,7 +4,6 @@ import itertools
 import subprocess
 
 import pytest
-from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from scalestudy.experiments.study.folder import StudyFolder
@@ -14,6 +13,7 @@ from scalestudy.orchestration.tracking import writer
 from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedStudy
 from scalestudy.orchestration.tracking.server import resolve_address
 from scalestudy.orchestration.tracking.writer import Cursor, catch_up
+from tests.support.drivers import assert_recorded_once
 from tests.support.faulty_proxy import faulty_proxy
 from tests.support.groups import wait_until
 from tests.support.recordings import entries_of, whole
@@ -70,7 +70,7 @@ def test_a_server_lost_in_the_middle(tmp_path, server):
         assert scalestudy("ui", "out", "--sync", cwd=tmp_path).stdout.startswith("0 events")
     finally:
         server.stop()
-    assert_recorded_once(server.store, folder.read_trials())
+    assert_recorded_once(folder, server.store, epochs=2)
 
 
 def test_answers_that_are_lost_double_nothing(tmp_path, server, monkeypatch):
@@ -99,7 +99,7 @@ def test_answers_that_are_lost_double_nothing(tmp_path, server, monkeypatch):
     assert asked == 2 + len(trials), "for the experiment, the study and its trials, once each"
     server.stop()
     assert cursor.read() == entries[-1].number
-    assert_recorded_once(server.store, trials, "tiny")
+    assert_recorded_once(folder, server.store, epochs=8, experiment="tiny")
 
 
 def again_and_again(act):
@@ -136,19 +136,4 @@ def test_a_server_that_is_away_for_the_whole_study(tmp_path, server):
     finally:
         server.stop()
     assert "MLflow lacks" not in scalestudy("status", "out", cwd=tmp_path).stdout
-    assert_recorded_once(server.store, folder.read_trials())
-
-
-def assert_recorded_once(store, trials, experiment="small"):
-    """One run a trial, each epoch's accuracy once, exactly as recorded."""
-    client = MlflowClient(tracking_uri=store)
-    runs = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
-    assert len(runs) == len(trials) + 1
-    by_trial = {run.data.tags.get("scalestudy.trial_id"): run for run in runs}
-    for trial in trials:
-        run = by_trial[trial["trial_id"]]
-        assert run.info.status == "FINISHED"
-        stored = client.get_metric_history(run.info.run_id, "test_accuracy")
-        assert [(point.step, point.value) for point in stored] == [
-            (epoch["epoch"], epoch["test_accuracy"]) for epoch in trial["epochs"]
-        ]
+    assert_recorded_once(folder, server.store, epochs=2)

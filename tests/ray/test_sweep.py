@@ -160,24 +160,9 @@ def test_tpe_through_tune_is_the_search_itself(pool, tmp_path):
         assert kinds == ["Suggested", "Running", "EpochDone", "EpochDone", "Ended"]
 
 
-@pytest.mark.parametrize("ends", [3, 11])
-def test_tpe_that_was_cut_off_goes_on_with_its_sequence(pool, tmp_path, ends):
-    undisturbed = [event.trial.trial_id for event in suggestions(at_once(spec_of(TPE)))]
-    first = Run(pool, tmp_path / "1", TPE, ends=ends)
-    assert ends <= len(first.ended) <= ends + 1
-    rest = Run(pool, tmp_path / "2", TPE, past=first.journal)
-    assert first.of(Suggested) + rest.of(Suggested) == undisturbed
-    assert list(first.ended) + list(rest.ended) == undisturbed
-
-
 def test_tpe_with_several_trials_at_a_time_runs_each_point_once(pool, tmp_path):
     run = Run(pool, tmp_path, TPE, concurrency=2)
     assert len(run.ended) == len(run.of(Suggested)) == len(set(run.of(Suggested))) == 13
-
-
-def rising(trial):
-    """The accuracy of a trial rises over its epochs, and with its learning rate the faster."""
-    return [trial.learning_rate * (1 + epoch / 10) for epoch in range(9)]
 
 
 def falling(trial):
@@ -200,32 +185,6 @@ def test_asha_stops_trials_at_their_rung_and_nothing_of_them_is_told_after_it(po
         assert [record.epoch for record in last.epochs] == [1]
     stops = [trial_id for call, trial_id in ray.get(pool.told.remote()) if call == "stop"]
     assert stops == planned[1:]
-
-
-def test_asha_lets_trials_that_improve_finish_in_their_last_epoch(pool, tmp_path):
-    run = Run(pool, tmp_path, ASHA, order_of=order_by(rising))
-    assert set(run.ended.values()) == {"finished"}
-    assert all(run.epochs_of(trial_id) == list(range(1, 10)) for trial_id in run.ended)
-
-
-def test_asha_s_rungs_outlive_the_run(pool, tmp_path):
-    """Cut off and gone on with: the same trials stop at the same rungs as undisturbed, by rates in no order."""
-    order = {0.1: 0.5, 0.2: 0.3, 0.3: 0.7, 0.4: 0.1, 0.5: 0.4, 0.6: 0.9, 0.7: 0.65, 0.8: 0.95}
-
-    def curve(trial):
-        return [order[trial.learning_rate] * (1 + epoch / 10) for epoch in range(9)]
-
-    whole = Run(pool, tmp_path / "0", ASHA, order_of=order_by(curve))
-    assert set(whole.ended.values()) == {"finished", "stopped"}
-    first = Run(pool, tmp_path / "1", ASHA, order_of=order_by(curve), ends=4)
-    rest = Run(pool, tmp_path / "2", ASHA, past=first.journal, order_of=order_by(curve))
-    assert {**first.ended, **rest.ended} == whole.ended
-    forgotten = Run(pool, tmp_path / "3", ASHA, order_of=order_by(curve), past=ends_of(first.journal))
-    assert {**first.ended, **forgotten.ended} != whole.ended, "without its past a later rung decides otherwise"
-
-
-def ends_of(journal):
-    return [(trial_id, event) for trial_id, event in journal if isinstance(event, Ended)]
 
 
 # --- in which order an event is delivered ---------------------------------------------------------------------------

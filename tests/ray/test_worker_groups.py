@@ -83,12 +83,6 @@ def test_a_model_that_cannot_be_built_is_told_for_all_ranks(pool):
     assert ended.error.message.startswith("LookupError: no weights for this model")
 
 
-def test_out_of_memory_is_a_result(pool):
-    ended = pool.train(1, model="tests.support.user_models:TooLarge", model_args={})
-    assert ended.status == "out_of_memory"
-    assert ended.error.rank == 0
-
-
 def test_a_killed_worker_costs_an_attempt_and_changes_no_record(pool, tmp_path):
     """The second attempt goes on from the first epoch's end. Without checkpoints: tests/long."""
     undisturbed = pool.train(2, model=SLOW, model_args={"seconds": 0.05}, epochs=4)

@@ -66,7 +66,9 @@ def outcome(folder: StudyFolder) -> dict[str, Any]:
     return {trial["trial_id"]: losses(Ended.from_facts(trial)) for trial in trials}
 
 
-def assert_recorded_once(folder: StudyFolder, store: Path | str, epochs: int) -> None:
+def assert_recorded_once(
+    folder: StudyFolder, store: Path | str, epochs: int, experiment: str = "small"
+) -> None:
     """In trials.jsonl and in MLflow: each trial once, each of its epochs once, the same values.
 
     store: an SQLite file, or the address of a server.
@@ -76,8 +78,8 @@ def assert_recorded_once(folder: StudyFolder, store: Path | str, epochs: int) ->
     trials = folder.read_trials()
     assert len(folder.trials_file.read_text().splitlines()) == len(trials)
     client = MlflowClient(tracking_uri=f"sqlite:///{store}" if isinstance(store, Path) else store)
-    experiment = client.get_experiment_by_name("small").experiment_id
-    runs = client.search_runs([experiment], f"tags.`scalestudy.study_id` = '{folder.study_id}'")
+    found = client.get_experiment_by_name(experiment).experiment_id
+    runs = client.search_runs([found], f"tags.`scalestudy.study_id` = '{folder.study_id}'")
     assert len(runs) == len(trials) + 1
     by_trial = {run.data.tags.get("scalestudy.trial_id"): run for run in runs}
     assert by_trial[None].info.status == "FINISHED"

@@ -49,18 +49,6 @@ class FailsOnRank(nn.Module):
         return self.body(inputs)
 
 
-class TooLarge(nn.Module):
-    """Asks for more memory than any machine has."""
-
-    def __init__(self, num_classes: int, in_channels: int) -> None:
-        super().__init__()
-        self.body = linear(num_classes, in_channels)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        torch.empty(10**15)
-        return self.body(inputs)
-
-
 class Slow(nn.Module):
     """Sleeps in every step, and leaves its process number in a folder, so that a test can harm it in the middle.
 

@@ -2,13 +2,46 @@
 
 import os
 import socket
+import struct
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from tests.support.groups import group_pool
-from tests.support.listening import family_of, listening
+from tests.support.processes import family_of
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+LISTEN = "0A"
+
+
+def listening(pids):
+    """The process of each (address, port) that one of these processes listens on."""
+    owners = {}
+    for pid in pids:
+        for inode in _sockets_of(pid):
+            owners[inode] = pid
+    found = {}
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTEN and fields[9] in owners:
+                address, port = fields[1].split(":")
+                found[_address(address, family), int(port, 16)] = owners[fields[9]]
+    return found
+
+
+def _sockets_of(pid):
+    links = []
+    with suppress(OSError):  # it has ended, or the file was closed
+        links.extend(str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir())
+    return [link.removeprefix("socket:[").rstrip("]") for link in links if link.startswith("socket:[")]
+
+
+def _address(text, family):
+    """The kernel writes words of four bytes in the machine's order."""
+    words = [struct.pack("=I", int(text[start : start + 8], 16)) for start in range(0, len(text), 8)]
+    return socket.inet_ntop(family, b"".join(words))
 
 
 @pytest.fixture(scope="module")

@@ -67,12 +67,6 @@ def test_a_study_goes_on_with_what_it_has(folder):
     assert len(opened.history.open) == 1
 
 
-def test_trials_that_only_trials_jsonl_has_count_as_ended(folder):
-    for file in folder.journal_folder.glob("*"):
-        file.unlink()
-    assert len(open_resumed(folder.path).history.ended) == 1
-
-
 def test_failed_trials_can_be_taken_up_by_their_cause(folder):
     study = open_resumed(folder.path)
     assert with_failed(study).reopened == ()
@@ -216,11 +210,6 @@ def test_the_folder_of_a_resumed_study_stays_whatever_happens(folder):
     before = contents(folder)
     opened.discard(opened.write())
     assert contents(folder) == before
-
-
-def test_the_plan_says_what_spec_it_is_of(folder):
-    assert [len(mark) for mark in json.loads(folder.plan_file.read_text())["spec_sha256"]] == [64]
-    assert folder.is_spec_unchanged()
 
 
 def test_a_plan_written_anew_does_not_take_an_edited_spec_for_its_own(folder):

@@ -222,30 +222,26 @@ GONE = TrialError(kind="tune_trial", message="gone")
 
 
 @pytest.mark.parametrize(
-    "event", [Suggested(trial=None, point=1), Running(attempt=1), Retried(attempt=1, error=GONE), ended([], "finished")]
+    ("event", "facts", "calls"),
+    [
+        *(
+            (event, {}, [("journal", type(event).__name__), ("search", type(event).__name__)])
+            for event in (
+                Suggested(trial=None, point=1),
+                Running(attempt=1),
+                Retried(attempt=1, error=GONE),
+                ended([], "finished"),
+            )
+        ),
+        (EPOCH, {}, [("journal", "EpochDone"), ("search", "EpochDone"), ("asha", "epoch 1")]),
+        (EPOCH, {"writes": False, "stops": True}, [("journal", "EpochDone")]),  # it is no news
+        (Lost(error=GONE), {}, [("journal", "Lost"), ("search", "Ended")]),  # what the journal says of it
+    ],
 )
-def test_the_journal_comes_first_and_then_the_search(event):
-    noted = Noted()
+def test_the_journal_comes_first_then_the_search_then_asha(event, facts, calls):
+    noted = Noted(**facts)
     assert not noted.deliver(event)
-    assert noted.calls == [("journal", type(event).__name__), ("search", type(event).__name__)]
-
-
-def test_an_epoch_is_in_the_journal_before_the_search_and_asha_see_it():
-    noted = Noted()
-    assert not noted.deliver(EPOCH)
-    assert noted.calls == [("journal", "EpochDone"), ("search", "EpochDone"), ("asha", "epoch 1")]
-
-
-def test_what_is_no_news_goes_no_further():
-    noted = Noted(writes=False, stops=True)
-    assert not noted.deliver(EPOCH)
-    assert noted.calls == [("journal", "EpochDone")]
-
-
-def test_the_search_learns_of_a_lost_trial_what_the_journal_says():
-    noted = Noted()
-    noted.deliver(Lost(error=GONE))
-    assert noted.calls == [("journal", "Lost"), ("search", "Ended")]
+    assert noted.calls == calls
 
 
 class Stopped:

@@ -30,7 +30,10 @@ HERE = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0+cpu"}
     ("there", "found"),
     [
         (HERE, []),
-        ({**HERE, "torch": "2.12.1", "python": "3.12.1"}, [("python", "3.12.1", "3.11.7"), ("torch", "2.12.1", "2.13.0+cpu")]),
+        (
+            {**HERE, "torch": "2.12.1", "python": "3.12.1"},
+            [("python", "3.12.1", "3.11.7"), ("torch", "2.12.1", "2.13.0+cpu")],
+        ),
         ({"python": "3.11.7", "ray": "2.60.0"}, [("torch", "not installed", "2.13.0+cpu")]),
         ({**HERE, "torch": "2.13.0+cu126"}, []),  # another build
         ({**HERE, "python": "3.11.9"}, []),  # another patch release

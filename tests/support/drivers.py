@@ -66,9 +66,7 @@ def outcome(folder: StudyFolder) -> dict[str, Any]:
     return {trial["trial_id"]: losses(Ended.from_facts(trial)) for trial in trials}
 
 
-def assert_recorded_once(
-    folder: StudyFolder, store: Path | str, epochs: int, experiment: str = "small"
-) -> None:
+def assert_recorded_once(folder: StudyFolder, store: Path | str, epochs: int, experiment: str = "small") -> None:
     """In trials.jsonl and in MLflow: each trial once, each of its epochs once, the same values.
 
     store: an SQLite file, or the address of a server.

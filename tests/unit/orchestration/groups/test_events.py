@@ -85,6 +85,11 @@ def test_an_unknown_type_is_refused():
         from_plain({"type": "paused"})
 
 
+def test_a_record_whose_metric_is_the_loss_keeps_it():
+    record = epoch_of(1, 0.25, metric="loss")
+    assert from_plain(to_plain(EpochDone(record=record))) == EpochDone(record=record)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_is_not_finite_is_null_in_the_journal(value):
     plain = to_plain(EpochDone(record=epoch_of(1, value)))
@@ -140,7 +145,7 @@ records = st.builds(
     steps=st.integers(1, 9),
     train_loss=FINITE,
     test_loss=FINITE,
-    metric=st.sampled_from(["accuracy", "loss", "loss_scaled", "mse"]),
+    metric=st.sampled_from(["accuracy", "mse", "loss_scaled"]),
     test_metric=FINITE,
     train_seconds=FINITE,
     eval_seconds=FINITE,

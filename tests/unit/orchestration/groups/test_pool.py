@@ -124,7 +124,7 @@ async def the_idle_group_is_told_to_end(study):
     assert (group.nodes, group.state) == ({"a": 2}, "stopping")
 
 
-def given_up(group_id, removals):
+def is_given_up(group_id, removals):
     """A group was given up, whose room is given back at once and again until its controller has died."""
 
     async def step(study):
@@ -156,7 +156,7 @@ async def settle(study):
     await study.settle()
 
 
-async def settle_orders(study):
+async def driver(study):
     """The driver carries out the pool's orders."""
     await study.ray.driver()
 
@@ -316,7 +316,7 @@ TABLE = [
     Row(
         story="a group that was ordered ahead serves the first trial",
         slots={"a": 2},
-        steps=[prepare(2), settle_orders, request(size=2)],
+        steps=[prepare(2), driver, request(size=2)],
         ends={"t0": FINISHED},
         served=[1, 1],
     ),
@@ -517,7 +517,7 @@ TABLE = [
     Row(
         story="no group starts ahead of need on a node that drains",
         slots={"a": 2, "b": 1},
-        steps=[drain("a"), prepare(2), nothing_starts, prepare(1), settle_orders],
+        steps=[drain("a"), prepare(2), nothing_starts, prepare(1), driver],
         nodes="b",
     ),
     Row(
@@ -538,7 +538,7 @@ TABLE = [
     Row(
         story="a group that starts on a node that drains is given up and its trial has another",
         slots={"a": 2, "b": 2},
-        steps=[request(size=2), settle_orders, drain("a"), given_up("group-1-of-2", removals=3)],
+        steps=[request(size=2), driver, drain("a"), is_given_up("group-1-of-2", removals=3)],
         ends={"t0": End(nodes="b")},
     ),
     Row(

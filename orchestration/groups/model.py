@@ -33,23 +33,14 @@ class GroupLimits:
 
 # --- a trial ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
-class CheckpointPlace:
-    """Where a trial's checkpoints are, a path or a URI, and after how many epochs one is written (0: never)."""
-
-    store: str
-    every_epochs: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrialOrder:
     """A trial as the pool receives it."""
 
     trial_id: str
     num_workers: int  # how many train it together
     config: TrainConfig  # what to train
-    metric_mode: Literal["max", "min"] = "max"  # whether more or less of the target metric is better
     model_path: str | None = None  # where the model goes if it is the best so far; None: nowhere
-    checkpoints: CheckpointPlace | None = None  # None: it writes none
+    checkpoints: str | None = None  # the path or URI where its checkpoints go; None: it writes none
     stop_at: float | None = None  # the target at which the training ends; None: after its last epoch
     so_far: TrialRecord = field(default_factory=TrialRecord)  # what earlier engines have left of the trial
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol, assert_never
 
 from scalestudy.orchestration.cluster.nodes import Node, largest_group
 from scalestudy.orchestration.cluster.sharing import TAGS, Demand
+from scalestudy.orchestration.groups import failures
 from scalestudy.orchestration.groups.beats import Beats
 from scalestudy.orchestration.groups.clock import PoolClock
 from scalestudy.orchestration.groups.events import (
@@ -30,18 +31,6 @@ from scalestudy.orchestration.groups.events import (
     TrialError,
     WorkerPost,
     World,
-)
-from scalestudy.orchestration.groups.failures import (
-    CAUSE_TEXT,
-    OUTSIDE,
-    Cause,
-    Loss,
-    RankReport,
-    Verdict,
-    judge,
-    no_room,
-    over_budget,
-    with_logs,
 )
 from scalestudy.orchestration.groups.model import (
     Assignment,
@@ -150,7 +139,7 @@ class GroupPool:
             return request.lease
         request = TrialRequest.of(order, self._leases)
         self.requests[order.trial_id] = request
-        spent = over_budget(request.record.counted_failures, self.limits.failures_per_trial)
+        spent = failures.over_budget(request.record.counted_failures, self.limits.failures_per_trial)
         if self.closing:
             request.end("failed", TrialError(kind=STUDY_STOPPED, message="the study is stopping"), now)
         elif spent:
@@ -238,13 +227,13 @@ class GroupPool:
                 if alive and alive.record.is_news(post):
                     alive.tell(EpochDone(record=post.record, flags=tuple(sorted(alive.record.flags))), now)
             case RankFailed():
-                assignment.reports[rank] = RankReport(
+                assignment.reports[rank] = failures.RankReport(
                     rank=rank, kind=post.kind, message=post.message, log=post.log, traceback=post.traceback
                 )
                 if post.kind != "collective":  # a lost peer does not show the reason; another report does
                     self._break_attempt(group, "reported")
             case Left():
-                assignment.reports[rank] = RankReport(rank=rank, kind="left", message=post.message)
+                assignment.reports[rank] = failures.RankReport(rank=rank, kind="left", message=post.message)
                 group.stop(self.clock())
                 self._break_attempt(group, "preempted")
             case TrainingEnded():
@@ -264,16 +253,16 @@ class GroupPool:
                 assert_never(post)
         return True
 
-    def workers_lost(self, group_id: str, loss: Loss) -> None:
+    def workers_lost(self, group_id: str, loss: failures.Loss) -> None:
         """Take a report of Ray Train that workers of a group are dead."""
         group = self.groups.get(group_id)
         if group is None or group.assignment is None or group.incarnation != loss.incarnation:
             return
         for rank, message in loss.out_of_memory.items():
-            group.assignment.reports[rank] = RankReport(rank=rank, kind="out_of_memory", message=message)
+            group.assignment.reports[rank] = failures.RankReport(rank=rank, kind="out_of_memory", message=message)
         self._break_attempt(group, loss.cause)
 
-    def group_closed(self, group_id: str, error: str | None, cause: Cause) -> None:
+    def group_closed(self, group_id: str, error: str | None, cause: failures.Cause) -> None:
         """Note that a group's `fit()` has returned, or raised `error`.
 
         If the group never served a trial, the trials that wait for its size are put off: `fit()` itself has tried
@@ -296,7 +285,7 @@ class GroupPool:
                 return
         for request in [self.requests[trial_id] for trial_id in self.waiting]:
             if request.num_workers == group.num_workers:
-                self._put_off(request, TrialError(kind="group_start", message=with_logs(error, self.logs)))
+                self._put_off(request, TrialError(kind="group_start", message=failures.with_logs(error, self.logs)))
 
     # --- the cluster, and time ----------------------------------------------------------------------------------
 
@@ -353,7 +342,8 @@ class GroupPool:
         hopeless = [] if self.grows else self._without_room(now)
         for request in hopeless:
             request.no_room_since = None
-            self._put_off(request, TrialError(kind="no_room", message=no_room(self.nodes, request.num_workers)))
+            message = failures.no_room(self.nodes, request.num_workers)
+            self._put_off(request, TrialError(kind="no_room", message=message))
         again = [each for each in self._withdrawn.values() if each.until is not None and now >= each.until]
         for withdrawn in again:
             withdrawn.until = None
@@ -522,13 +512,13 @@ class GroupPool:
             group.assignment.stopping = True
 
     def _judge(
-        self, request: TrialRequest, cause: Cause, assignment: Assignment | None = None, told: str = ""
-    ) -> Verdict:
+        self, request: TrialRequest, cause: failures.Cause, assignment: Assignment | None = None, told: str = ""
+    ) -> failures.Verdict:
         """Return what follows from the end of the request's attempt.
 
         assignment: whose ranks may have said why it broke.
         """
-        return judge(
+        return failures.judge(
             assignment.reports if assignment else {},
             cause=cause,
             attempt=request.attempt,
@@ -538,7 +528,7 @@ class GroupPool:
             told=told,
         )
 
-    def _go_on(self, request: TrialRequest, verdict: Verdict) -> bool:
+    def _go_on(self, request: TrialRequest, verdict: failures.Verdict) -> bool:
         """Note the end of an attempt; return whether the trial makes another."""
         now = self.clock.wall()
         if verdict.status == "retry":
@@ -550,7 +540,7 @@ class GroupPool:
         request.end(verdict.status, verdict.error, now)
         return False
 
-    def _break_attempt(self, group: Group, cause: Cause, told: str = "") -> None:
+    def _break_attempt(self, group: Group, cause: failures.Cause, told: str = "") -> None:
         """Take a group's trial from it: another attempt follows, or the trial's end. told: see `judge`."""
         assignment, request = group.assignment, self._request_of(group)
         group.assignment = None
@@ -561,7 +551,7 @@ class GroupPool:
             return
         if self._go_on(request, self._judge(request, cause, assignment, told)):
             request.group_id = None
-            request.put_off = request.record.failures[-1].kind in OUTSIDE
+            request.put_off = request.record.failures[-1].kind in failures.OUTSIDE
             if not request.put_off:
                 self.waiting.insert(0, request.trial_id)
 
@@ -586,8 +576,7 @@ class GroupPool:
             elif group.state == "idle":
                 group.stop(self.clock())
             elif group.assignment:
-                place = group.assignment.order.checkpoints
-                group.assignment.leaving = bool(place and place.every_epochs)
+                group.assignment.leaving = group.assignment.order.checkpoints is not None
 
     def _yield(self, now: float) -> bool:
         """Give back groups that have long been idle while others wait for room; return whether it did.
@@ -645,7 +634,7 @@ class GroupPool:
                 disturbed.record.flags.add("shared_node")
         self._note_others(group)
 
-    def _overrun(self, group: Group, now: float) -> tuple[Cause, str] | None:
+    def _overrun(self, group: Group, now: float) -> tuple[failures.Cause, str] | None:
         """Return why to break off a group, as `judge` takes it: its trial, or its end, takes too long."""
         if group.stopping_since is not None:
             patience = CLOSING_SECONDS if self.closing and group.incarnation else self.limits.stalled_seconds
@@ -655,12 +644,12 @@ class GroupPool:
             return None
         request, beats = self._request_of(group), group.assignment.beats
         if request and now - group.assignment.began_at > self.limits.trial_seconds:
-            return "time_limit", CAUSE_TEXT["time_limit"] + beats.at_last()
+            return "time_limit", failures.CAUSE_TEXT["time_limit"] + beats.at_last()
         wanted = request is not None and not request.ended
         told = beats.stall(now, self.limits.stalled_seconds, wanted=wanted)
         return ("stalled", told) if told else None
 
-    def _give_up(self, group: Group, cause: Cause = "worker_lost") -> None:
+    def _give_up(self, group: Group, cause: failures.Cause = "worker_lost") -> None:
         """End a group at once, its workers and the controller that would start others.
 
         cause: of its trial's lost attempt. A group that starts has no trial.

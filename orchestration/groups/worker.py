@@ -125,22 +125,22 @@ def train_trial(client: PoolClient, worker: Worker, given: NextTrial, logs: Path
     def report(record: EpochRecord) -> None:
         client.send_in_order(given.sequence, EpochDone(record=record))
 
-    order, place = given.order, given.order.checkpoints
+    order, config = given.order, given.order.config
     try:
         checkpoints = None
-        if place and place.every_epochs:
-            store = open_byte_store(place.store)
-            checkpoints = Checkpoints(store, every_epochs=place.every_epochs, preemptible=True, say=logger.warning)
-        choices = checkpoints.find(order.config, worker) if checkpoints else None
+        if order.checkpoints is not None:
+            store, every = open_byte_store(order.checkpoints), config.checkpoint_every
+            checkpoints = Checkpoints(store, every_epochs=every, preemptible=True, say=logger.warning)
+        choices = checkpoints.find(config, worker) if checkpoints else None
         watch = GpuWatch()
         on_gpu = [watch] if worker.device.type == "cuda" else []  # the same on all ranks
         hooks: list[Hook] = [*([checkpoints] if checkpoints else []), NoiseScale(), *on_gpu]
         if order.stop_at is not None:
-            hooks.append(target_hook(order.stop_at, order.metric_mode))
+            hooks.append(target_hook(order.stop_at, config.metric_mode))
         if worker.rank == 0:
             resumed = checkpoints is not None and checkpoints.resumed
             hooks.append(exit_hook(client, given.sequence, checkpointed=checkpoints is not None, resumed=resumed))
-        result = train(order.config, worker, hooks=hooks, on_epoch=report, choices=choices, pulse=pulse)
+        result = train(config, worker, hooks=hooks, on_epoch=report, choices=choices, pulse=pulse)
         if worker.rank == 0:
             with pulse.during("checkpointing"):
                 save_if_best(given, result)
@@ -260,7 +260,7 @@ def score_of(given: NextTrial, result: TrainResult) -> float | None:
     value = result.records[-1].test_metric if result.records else math.nan
     if not math.isfinite(value):
         return None
-    return -value if given.order.metric_mode == "min" else value
+    return -value if given.order.config.metric_mode == "min" else value
 
 
 def save_if_best(given: NextTrial, result: TrainResult) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.spec.addresses import child
 from scalestudy.experiments.study.folder import MODEL_FILE
-from scalestudy.orchestration.groups.model import CheckpointPlace, TrialOrder
+from scalestudy.orchestration.groups.model import TrialOrder
 from scalestudy.orchestration.groups.trial_record import TrialRecord
 from scalestudy.training.config import TrainConfig
 
@@ -39,13 +39,13 @@ def order(
     earlier runs. stop_at: the target at which a training ends; a timing run is not evaluated. Raises ValueError for an
     impossible training.
     """
+    config = train_config(trial, data_root)
     return TrialOrder(
         trial_id=trial.trial_id,
         num_workers=trial.num_gpus,
-        config=train_config(trial, data_root),
-        metric_mode="min" if trial.workload["metric_mode"] == "min" else "max",
+        config=config,
         model_path=child(place, MODEL_FILE),
-        checkpoints=CheckpointPlace(store=str(place), every_epochs=trial.train["checkpoint_every"]),
+        checkpoints=str(place) if config.checkpoint_every else None,
         stop_at=stop_at if trial.kind == "training" else None,
         so_far=so_far or TrialRecord(),
     )

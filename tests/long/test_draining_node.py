@@ -4,18 +4,15 @@ And a study whose cluster's head drains.
 """
 
 import re
-import subprocess
 
 import pytest
 
-from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from tests.support.draining_raylet import EPOCHS
-from tests.support.drivers import SLOW, assert_recorded_once
-from tests.support.groups import wait_until
+from tests.support.drivers import SLOW, Driver, assert_recorded_once
 from tests.support.programs import told_by
 from tests.support.ray_heads import drain, head
-from tests.support.studies import command, scalestudy, write_spec
+from tests.support.studies import scalestudy, write_spec
 
 PORT = 26481
 ADDRESS = f"127.0.0.1:{PORT}"
@@ -73,33 +70,19 @@ def test_a_study_whose_head_drains_ends_and_goes_on_elsewhere(tmp_path):
     sweep = {"num_gpus": [1], "batch_size": [64], "learning_rate": [0.1, 0.2], "seed": [0]}
     store = {"uri": f"sqlite:///{tmp_path}/mlflow.db"}
     write_spec(tmp_path, workload=SLOW, train={"epochs": 8}, sweep=sweep, tracking=store)
-    folder = StudyFolder(tmp_path / "out")
     with head(1, PORT) as joined:
-        study = subprocess.Popen(
-            command("run", "study.yaml", "--address", ADDRESS, "--out", "out"),
-            cwd=tmp_path,
-            env=joined,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        epoch = wait_until(lambda: first(folder, "epoch"), 90)
-        assert epoch
-        (worker,) = first(folder, "running").event["world"]["workers"]
+        driver = Driver(tmp_path, "out", address=ADDRESS, **joined)
+        driver.wait_for("epoch", 1)
+        entries = Journal(driver.folder.journal_folder).entries()
+        (worker,) = next(entry for entry in entries if entry.type == "running").event["world"]["workers"]
         drain(ADDRESS, worker["node"], 600, **joined)
-        printed, _ = study.communicate(timeout=120)
-        assert study.returncode == 3, printed
+        status, printed = driver.end()
+        assert status == 3, printed
         assert "the sweep broke off: the cluster's head is about to be removed" in printed
         refused = scalestudy("resume", "out", "--address", ADDRESS, cwd=tmp_path, **joined)
     assert (refused.returncode, refused.stdout) == (3, "")
     assert re.search("head (was drained|is about to be removed)", refused.stderr), refused.stderr
     again = scalestudy("resume", "out", "--address", "local", cwd=tmp_path)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert [trial["status"] for trial in folder.read_trials()] == ["finished"] * 2
-    assert_recorded_once(folder, tmp_path / "mlflow.db", 8)
-
-
-def first(folder, event_type):
-    """The first event of a type in a study's journal; None: there is none yet."""
-    entries = Journal(folder.journal_folder).entries() if folder.journal_folder.exists() else ()
-    return next((entry for entry in entries if entry.type == event_type), None)
+    assert [trial["status"] for trial in driver.folder.read_trials()] == ["finished"] * 2
+    assert_recorded_once(driver.folder, tmp_path / "mlflow.db", 8)

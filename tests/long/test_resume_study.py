@@ -43,29 +43,15 @@ def assert_half(folder, undisturbed):
 
 
 def test_a_killed_driver(place, undisturbed):
+    """What `status` says of it, and what is not run again: tests/ray/test_resumed_studies.py."""
     driver = Driver(place, "killed")
     driver.wait_for("study", 1)
-    seen = json.loads(scalestudy("status", "killed", "--json", cwd=place).stdout)
-    assert (seen["state"], seen["trials"]["planned"]) == ("running", TRIALS)
-    assert f"process {driver.process.pid} on" in seen["holder"]
-    busy = scalestudy("resume", "killed", cwd=place)
-    assert (busy.returncode, busy.stdout) == (2, "")
-    assert f"is being run by process {driver.process.pid}" in busy.stderr
-
     driver.wait_for("epoch", 1 + EPOCHS * (1 + driver.count("ended")))  # in the middle of a later trial
     driver.send(signal.SIGKILL)
-    ended = {trial["trial_id"]: trial for trial in driver.folder.read_trials()}
-    seen = scalestudy("status", "killed", cwd=place)
-    assert "interrupted" in seen.stdout
-    assert "to go on: scalestudy resume" in seen.stdout
-
     done = scalestudy("resume", "killed", "--address", "local", cwd=place)
     assert done.returncode == 0, done.stdout + done.stderr
     assert outcome(driver.folder) == undisturbed
-    trials = {trial["trial_id"]: trial for trial in driver.folder.read_trials()}
-    assert {trial_id: trials[trial_id] for trial_id in ended} == ended  # not run again
-    (cut,) = [trial for trial in trials.values() if trial["attempts"] == 2]
-    assert [failure["kind"] for failure in cut["failures"]] == ["interrupted"]
+    (cut,) = [trial for trial in driver.folder.read_trials() if trial["attempts"] == 2]
     assert "resumed" in cut["flags"]  # from a checkpoint
     assert_recorded_once(driver.folder, place / "mlflow.db", EPOCHS)
 

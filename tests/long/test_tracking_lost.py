@@ -1,7 +1,6 @@
 """A real MLflow server that goes away in the middle of a study: nothing is lost, and `ui --sync` sends the rest."""
 
 import itertools
-import subprocess
 
 import pytest
 from mlflow.exceptions import MlflowException
@@ -13,11 +12,10 @@ from scalestudy.orchestration.tracking import writer
 from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedStudy
 from scalestudy.orchestration.tracking.server import resolve_address
 from scalestudy.orchestration.tracking.writer import Cursor, catch_up
-from tests.support.chaos_outcome import tracking_differences
+from tests.support.drivers import Driver, assert_recorded_once
 from tests.support.faulty_proxy import faulty_proxy
-from tests.support.groups import wait_until
 from tests.support.recordings import entries_of, whole
-from tests.support.studies import command, environment, scalestudy, write_spec
+from tests.support.studies import scalestudy, write_spec
 from tests.support.synthetic_studies import TINY, folder_of
 from tests.support.tracking_server import TrackingServer
 
@@ -34,30 +32,16 @@ def server(tmp_path):
 
 @pytest.mark.chaos
 def test_a_server_lost_in_the_middle(tmp_path, server):
-    spec = write_spec(
-        tmp_path,
-        workload=SLOW,
-        sweep={"num_gpus": [1], "batch_size": [256], "learning_rate": RATES},
-        tracking={"uri": server.uri},
-    )
+    sweep = {"num_gpus": [1], "batch_size": [256], "learning_rate": RATES}
+    write_spec(tmp_path, workload=SLOW, sweep=sweep, tracking={"uri": server.uri})
     server.start()
-    study = subprocess.Popen(
-        command("run", spec, "--address", "local", "--out", "out"),
-        cwd=tmp_path,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    folder = StudyFolder(tmp_path / "out")
-    try:
-        wait_until(lambda: folder.trials_file.exists() and folder.read_trials(), seconds=90)
-        server.stop()
-        printed, errors = study.communicate(timeout=120)
-    finally:
-        study.kill()
-    assert study.returncode == 3, errors
+    driver = Driver(tmp_path, "out")
+    driver.wait_for("ended", 1)
+    server.stop()
+    status, printed = driver.end()
+    assert status == 3, printed
     assert f"scalestudy ui {tmp_path / 'out'} --sync" in printed
+    folder = driver.folder
     assert [trial["status"] for trial in folder.read_trials()] == ["finished"] * len(RATES)
     assert folder.report_file.exists()
 
@@ -70,7 +54,7 @@ def test_a_server_lost_in_the_middle(tmp_path, server):
         assert scalestudy("ui", "out", "--sync", cwd=tmp_path).stdout.startswith("0 events")
     finally:
         server.stop()
-    assert tracking_differences(server.store, folder) == []
+    assert_recorded_once(folder, server.store, epochs=2)
 
 
 def test_answers_that_are_lost_double_nothing(tmp_path, server, monkeypatch):
@@ -99,7 +83,7 @@ def test_answers_that_are_lost_double_nothing(tmp_path, server, monkeypatch):
     assert asked == 2 + len(trials), "for the experiment, the study and its trials, once each"
     server.stop()
     assert cursor.read() == entries[-1].number
-    assert tracking_differences(server.store, folder) == []
+    assert_recorded_once(folder, server.store, epochs=8)
 
 
 def again_and_again(act):
@@ -136,4 +120,4 @@ def test_a_server_that_is_away_for_the_whole_study(tmp_path, server):
     finally:
         server.stop()
     assert "MLflow lacks" not in scalestudy("status", "out", cwd=tmp_path).stdout
-    assert tracking_differences(server.store, folder) == []
+    assert_recorded_once(folder, server.store, epochs=2)

@@ -86,14 +86,6 @@ def test_a_killed_controller(pool, undisturbed, tmp_path):
     assert ray.available_resources()["CPU"] == 2, "what the dead controller had reserved is free again"
 
 
-def test_a_tune_process_that_is_replaced_follows_the_same_training(pool, undisturbed, tmp_path):
-    trial_id, workers = slow_trial(pool, tmp_path)
-    pool.follow_anew(trial_id)
-    ended = pool.end_of(trial_id)
-    check_went_on(ended, "tune_trial", undisturbed, resumed=False)
-    assert all(map(is_alive, workers.values()))
-
-
 @pytest.mark.chaos
 @pytest.mark.parametrize("step", [1, STEPS + 3, 2 * STEPS])
 def test_an_exception_on_one_rank_in_the_first_a_middle_and_the_last_step(pool, step):

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.groups import group_pool
-from tests.support.processes import named
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 LISTEN = "0A"
@@ -49,7 +48,7 @@ def ports(ray_session, tmp_path_factory):
     """Where everything listens that this process has started, while a group of two workers is there."""
     with group_pool(tmp_path_factory.mktemp("groups")) as pool:
         assert pool.train(2, epochs=1).status == "finished"
-        return listening({os.getpid(), *named(os.getpid(), "")})
+        return listening(set(family_of(os.getpid())))
 
 
 def test_every_port_is_on_the_loopback_interface(ports):

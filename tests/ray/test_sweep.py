@@ -160,24 +160,9 @@ def test_tpe_through_tune_is_the_search_itself(pool, tmp_path):
         assert kinds == ["Suggested", "Running", "EpochDone", "EpochDone", "Ended"]
 
 
-@pytest.mark.parametrize("ends", [3, 11])
-def test_tpe_that_was_cut_off_goes_on_with_its_sequence(pool, tmp_path, ends):
-    undisturbed = [event.trial.trial_id for event in suggestions(at_once(spec_of(TPE)))]
-    first = Run(pool, tmp_path / "1", TPE, ends=ends)
-    assert ends <= len(first.ended) <= ends + 1
-    rest = Run(pool, tmp_path / "2", TPE, past=first.journal)
-    assert first.of(Suggested) + rest.of(Suggested) == undisturbed
-    assert list(first.ended) + list(rest.ended) == undisturbed
-
-
 def test_tpe_with_several_trials_at_a_time_runs_each_point_once(pool, tmp_path):
     run = Run(pool, tmp_path, TPE, concurrency=2)
     assert len(run.ended) == len(run.of(Suggested)) == len(set(run.of(Suggested))) == 13
-
-
-def rising(trial):
-    """The accuracy of a trial rises over its epochs, and with its learning rate the faster."""
-    return [trial.learning_rate * (1 + epoch / 10) for epoch in range(9)]
 
 
 def falling(trial):
@@ -200,32 +185,6 @@ def test_asha_stops_trials_at_their_rung_and_nothing_of_them_is_told_after_it(po
         assert [record.epoch for record in last.epochs] == [1]
     stops = [trial_id for call, trial_id in ray.get(pool.told.remote()) if call == "stop"]
     assert stops == planned[1:]
-
-
-def test_asha_lets_trials_that_improve_finish_in_their_last_epoch(pool, tmp_path):
-    run = Run(pool, tmp_path, ASHA, order_of=order_by(rising))
-    assert set(run.ended.values()) == {"finished"}
-    assert all(run.epochs_of(trial_id) == list(range(1, 10)) for trial_id in run.ended)
-
-
-def test_asha_s_rungs_outlive_the_run(pool, tmp_path):
-    """Cut off and gone on with: the same trials stop at the same rungs as undisturbed, by rates in no order."""
-    order = {0.1: 0.5, 0.2: 0.3, 0.3: 0.7, 0.4: 0.1, 0.5: 0.4, 0.6: 0.9, 0.7: 0.65, 0.8: 0.95}
-
-    def curve(trial):
-        return [order[trial.learning_rate] * (1 + epoch / 10) for epoch in range(9)]
-
-    whole = Run(pool, tmp_path / "0", ASHA, order_of=order_by(curve))
-    assert set(whole.ended.values()) == {"finished", "stopped"}
-    first = Run(pool, tmp_path / "1", ASHA, order_of=order_by(curve), ends=4)
-    rest = Run(pool, tmp_path / "2", ASHA, past=first.journal, order_of=order_by(curve))
-    assert {**first.ended, **rest.ended} == whole.ended
-    forgotten = Run(pool, tmp_path / "3", ASHA, order_of=order_by(curve), past=ends_of(first.journal))
-    assert {**first.ended, **forgotten.ended} != whole.ended, "without its past a later rung decides otherwise"
-
-
-def ends_of(journal):
-    return [(trial_id, event) for trial_id, event in journal if isinstance(event, Ended)]
 
 
 # --- in which order an event is delivered ---------------------------------------------------------------------------
@@ -263,30 +222,26 @@ GONE = TrialError(kind="tune_trial", message="gone")
 
 
 @pytest.mark.parametrize(
-    "event", [Suggested(trial=None, point=1), Running(attempt=1), Retried(attempt=1, error=GONE), ended([], "finished")]
+    ("event", "facts", "calls"),
+    [
+        *(
+            (event, {}, [("journal", type(event).__name__), ("search", type(event).__name__)])
+            for event in (
+                Suggested(trial=None, point=1),
+                Running(attempt=1),
+                Retried(attempt=1, error=GONE),
+                ended([], "finished"),
+            )
+        ),
+        (EPOCH, {}, [("journal", "EpochDone"), ("search", "EpochDone"), ("asha", "epoch 1")]),
+        (EPOCH, {"writes": False, "stops": True}, [("journal", "EpochDone")]),  # it is no news
+        (Lost(error=GONE), {}, [("journal", "Lost"), ("search", "Ended")]),  # what the journal says of it
+    ],
 )
-def test_the_journal_comes_first_and_then_the_search(event):
-    noted = Noted()
+def test_the_journal_comes_first_then_the_search_then_asha(event, facts, calls):
+    noted = Noted(**facts)
     assert not noted.deliver(event)
-    assert noted.calls == [("journal", type(event).__name__), ("search", type(event).__name__)]
-
-
-def test_an_epoch_is_in_the_journal_before_the_search_and_asha_see_it():
-    noted = Noted()
-    assert not noted.deliver(EPOCH)
-    assert noted.calls == [("journal", "EpochDone"), ("search", "EpochDone"), ("asha", "epoch 1")]
-
-
-def test_what_is_no_news_goes_no_further():
-    noted = Noted(writes=False, stops=True)
-    assert not noted.deliver(EPOCH)
-    assert noted.calls == [("journal", "EpochDone")]
-
-
-def test_the_search_learns_of_a_lost_trial_what_the_journal_says():
-    noted = Noted()
-    noted.deliver(Lost(error=GONE))
-    assert noted.calls == [("journal", "Lost"), ("search", "Ended")]
+    assert noted.calls == calls
 
 
 class Stopped:

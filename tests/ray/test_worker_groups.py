@@ -39,13 +39,6 @@ def test_a_trial_in_a_used_group_equals_the_same_trial_in_a_fresh_one(pool, fres
     assert len(fresh) == 2
 
 
-def test_trials_of_one_size_share_one_group(pool):
-    before = sum(pool.served().values())
-    groups = {tuple(pool.served()) for _ in range(3) if pool.train(2, epochs=1)}
-    assert len(groups) == 1
-    assert sum(pool.served().values()) == before + 3
-
-
 def test_a_group_starts_no_helper_that_it_has_no_use_for(pool):
     pool.train(2, epochs=1)
     assert named(os.getpid(), "ray::SynchronizationActor"), "the barrier of the workers"
@@ -81,12 +74,6 @@ def test_a_model_that_cannot_be_built_is_told_for_all_ranks(pool):
     ended = pool.train(2, model="tests.support.user_models:fails_when_built", model_args={})
     assert ended.status == "failed"
     assert ended.error.message.startswith("LookupError: no weights for this model")
-
-
-def test_out_of_memory_is_a_result(pool):
-    ended = pool.train(1, model="tests.support.user_models:TooLarge", model_args={})
-    assert ended.status == "out_of_memory"
-    assert ended.error.rank == 0
 
 
 def test_a_killed_worker_costs_an_attempt_and_changes_no_record(pool, tmp_path):

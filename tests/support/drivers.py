@@ -19,19 +19,28 @@ SLOW = {"model": "tests.support.user_models:Slow", "data": "digits", "model_args
 
 
 class Driver:
-    """`scalestudy run study.yaml` in a folder, on a cluster of its own. out: the study's folder, or its URI.
+    """`scalestudy run study.yaml` in a folder. out: the study's folder, or its URI.
 
-    resume: `scalestudy resume` of the study there.
+    resume: `scalestudy resume` of the study there. address: of the cluster; "local": one of its own. variables: of its
+    environment.
     """
 
-    def __init__(self, place: Path, out: str | Path, *arguments: str, resume: bool = False) -> None:
+    def __init__(
+        self,
+        place: Path,
+        out: str | Path,
+        *arguments: str,
+        resume: bool = False,
+        address: str = "local",
+        **variables: str,
+    ) -> None:
         self.folder = mirrored(str(out), "work") if is_uri(out) else StudyFolder(place / out)
         self.process = subprocess.Popen(
             command(
-                *(("resume", out) if resume else ("run", "study.yaml", "--out", out)), "--address", "local", *arguments
+                *(("resume", out) if resume else ("run", "study.yaml", "--out", out)), "--address", address, *arguments
             ),
             cwd=place,
-            env=environment(),
+            env=environment(**variables),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -15,7 +15,7 @@ from scalestudy.orchestration.cluster import connection
 from scalestudy.orchestration.cluster import nodes as nodes_module
 from scalestudy.orchestration.groups.events import Ended, JournalEvent, Retried
 from scalestudy.orchestration.groups.host import GroupHost, GroupResources
-from scalestudy.orchestration.groups.model import CheckpointPlace, GroupLimits, PoolSnapshot, TrialOrder
+from scalestudy.orchestration.groups.model import GroupLimits, PoolSnapshot, TrialOrder
 from scalestudy.orchestration.groups.pool import PoolSettings
 from scalestudy.orchestration.study.engine import pool_actor
 from scalestudy.training.config import TrainConfig
@@ -41,7 +41,7 @@ class Pool:
             trial_id=trial_id,
             num_workers=num_workers,
             config=TrainConfig.from_dict({**CONFIG, **config}),
-            checkpoints=CheckpointPlace(store=str(checkpoints), every_epochs=1) if checkpoints else None,
+            checkpoints=str(checkpoints) if checkpoints else None,
         )
         self.follow_anew(trial_id)
         return trial_id

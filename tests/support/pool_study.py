@@ -28,7 +28,7 @@ from scalestudy.orchestration.groups.events import (
     Running,
     World,
 )
-from scalestudy.orchestration.groups.model import CheckpointPlace, GroupLimits, TrialOrder
+from scalestudy.orchestration.groups.model import GroupLimits, TrialOrder
 from scalestudy.orchestration.groups.placement import Placement
 from scalestudy.orchestration.groups.pool import PoolSettings
 from scalestudy.orchestration.groups.trial_record import TrialRecord
@@ -54,7 +54,6 @@ HISTORY = TrialRecord(
 ENGINES_LOST = TrialRecord(
     attempts=2, failures=[Failure(attempt=number, kind="engine_lost", message=f"m{number}") for number in (1, 2)]
 )
-CHECKPOINTS = CheckpointPlace(store="s", every_epochs=1)
 
 
 @pytest.fixture

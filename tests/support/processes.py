@@ -28,14 +28,19 @@ def title_of(pid: int) -> str:
         return ""
 
 
-def named(pid: int, text: str) -> list[int]:
-    """The processes below one in whose command line a text stands, such as ray::GroupPoolActor."""
+def family_of(pid: int) -> list[int]:
+    """A process and all that come from it, by their parents."""
     parents = {child: _fact(child, "PPid") for child in _numbers()}
-    found, edge = [], [pid]
+    found = edge = [pid]
     while edge:
         edge = [child for child, parent in parents.items() if parent in map(str, edge)]
-        found += edge
-    return [child for child in found if text in title_of(child)]
+        found = found + edge
+    return found
+
+
+def named(pid: int, text: str) -> list[int]:
+    """The processes below one in whose command line a text stands, such as ray::GroupPoolActor."""
+    return [child for child in family_of(pid)[1:] if text in title_of(child)]
 
 
 def mentioning(text: str) -> list[int]:

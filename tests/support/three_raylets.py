@@ -68,10 +68,8 @@ def node_loss(pool: Pool, others: list[Any], folder: Path) -> dict[str, Any]:
     plain = pool.train(3, **{**TRIAL, "model_args": {"seconds": 0.0}})
     hit = pool.request(3, folder / "checkpoints", **{**TRIAL, "model_args": {"seconds": 0.1}})
     kill_a_node_of(pool, hit, others)
-    killed_at = time.monotonic()
     large = pool.request(5, **TRIAL)
     ended = pool.end_of(hit)
-    seconds = time.monotonic() - killed_at
     small = pool.train(2, epochs=1)
     (put_off,) = pool.events(large, until=lambda event: isinstance(event, Retried))
     pool.release(large)
@@ -79,7 +77,6 @@ def node_loss(pool: Pool, others: list[Any], folder: Path) -> dict[str, Any]:
         "plain": plain.to_facts(),
         "hit": ended.to_facts(),
         "same": losses(ended) == losses(plain),
-        "seconds": seconds,
         "small": small.to_facts(),
         "put_off": asdict(put_off),
         "pool": asdict(pool.look()),

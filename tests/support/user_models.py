@@ -30,18 +30,6 @@ def notes_its_environment(num_classes: int, in_channels: int, folder: str) -> nn
     return linear(num_classes, in_channels)
 
 
-class TooLarge(nn.Module):
-    """Asks for more memory than any machine has."""
-
-    def __init__(self, num_classes: int, in_channels: int) -> None:
-        super().__init__()
-        self.body = linear(num_classes, in_channels)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        torch.empty(10**15)
-        return self.body(inputs)
-
-
 class Slow(nn.Module):
     """Sleeps in every step, and leaves its process number in a folder, so that a test can harm it in the middle.
 

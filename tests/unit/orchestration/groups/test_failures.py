@@ -286,23 +286,23 @@ def test_the_count_is_read_from_both_versions(tmp_path, text, kills):
 
 
 @pytest.mark.parametrize(
-    ("membership", "there", "taken"),
+    ("membership", "there"),
     [
-        ("4:memory:/jobs/1\n0::/\n", ["memory/jobs/1/memory.oom_control", "memory/memory.oom_control"], 0),
-        ("4:cpu,memory:/jobs/1\n", ["memory/jobs/1/memory.oom_control"], 0),
-        ("0::/jobs/1\n", ["jobs/1/memory.events", "memory.events"], 0),
-        ("0::/of/the/host\n", ["memory.events"], 0),  # in a container, which sees its own group as the root
-        ("4:memory:/of/the/host\n", ["memory/memory.oom_control"], 0),
+        ("4:memory:/jobs/1\n0::/\n", ["memory/jobs/1/memory.oom_control", "memory/memory.oom_control"]),
+        ("4:cpu,memory:/jobs/1\n", ["memory/jobs/1/memory.oom_control"]),
+        ("0::/jobs/1\n", ["jobs/1/memory.events", "memory.events"]),
+        ("0::/of/the/host\n", ["memory.events"]),  # in a container, which sees its own group as the root
+        ("4:memory:/of/the/host\n", ["memory/memory.oom_control"]),
     ],
 )
-def test_the_closest_file_is_taken(tmp_path, monkeypatch, membership, there, taken):
+def test_the_closest_file_is_taken(tmp_path, monkeypatch, membership, there):
     monkeypatch.setattr(failures, "CGROUPS", tmp_path)
     for name in there:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(V2)
     (tmp_path / "self").write_text(membership)
     readable = [file for file in count_files(tmp_path / "self") if kills_in(file) is not None]
-    assert readable[0] == tmp_path / there[taken]
+    assert readable[0] == tmp_path / there[0]
 
 
 def test_this_process_has_a_count():

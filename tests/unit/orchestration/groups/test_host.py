@@ -127,16 +127,6 @@ def wishes(cluster):
     return [group.job for group in cluster.model.groups.values() if group.name == WISH and group.held]
 
 
-def test_two_studies_whose_wishes_lie_on_too_many_nodes_both_go_on(monkeypatch):
-    cluster = SharedCluster(monkeypatch, a=2, b=2, c=2)
-    job = cluster.other(a=1, b=1, c=1)
-    studies = [cluster.study(3), cluster.study(3)]
-    cluster.beats(30)
-    cluster.model.remove(job)
-    cluster.beats(120)
-    assert [study.ended for study in studies] == [["t0"], ["t0"]]
-
-
 @pytest.mark.parametrize("number", [2, 3, 4])
 def test_many_trials_of_several_studies_all_end(monkeypatch, number):
     cluster = SharedCluster(monkeypatch, a=2, b=2, c=2)

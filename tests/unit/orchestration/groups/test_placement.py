@@ -48,10 +48,18 @@ def nodes(**slots):
     return [Node(node_id=name, slots=count) for name, count in slots.items()]
 
 
+def taken(*slots):
+    """Nodes a, b …, each with 4 slots, of which others hold so many."""
+    return [Node(node_id=name, slots=4, taken=count) for name, count in zip("abcd", slots, strict=False)]
+
+
 SPANNING = group("g", 4, "idle", {"a": 2, "b": 2})
 ONES = [idle(f"g{number}", 1) for number in range(6)]
+UNEVEN = nodes(a=8, b=2, c=8)
+TYPES = [Node(node_id="t", slots=2, accelerator="T4"), Node(node_id="a", slots=4, accelerator="A100")]
+UNKNOWN = nodes(u=2, v=2, w=2)
 DECISIONS = [
-    # story, nodes, groups, sizes asked for, whether trials are alone on their machines, actions
+    # story, nodes, groups, sizes asked for, whether trials are alone on their machines, actions, placement if not pack
     ("an empty cluster starts a group on one node", TWO_NODES, [], [2], False, [start(0, a=2)]),
     ("a group larger than any node is spread", TWO_NODES, [], [3], True, [start(0, a=2, b=1)]),
     ("an idle group of the size is granted", ONE_NODE, [idle("g", 2)], [2], True, [grant(0, "g")]),
@@ -149,47 +157,33 @@ DECISIONS = [
     ),
     ("a trial larger than any node gets the fewest", FOURS_AND_EIGHTS, [], [12], False, [start(0, y=8, a=4)]),
     ("and waits where it would be more", FOURS_AND_EIGHTS, [busy("g", 8, "y")], [16], False, []),
+    ("spread: over all nodes with room", UNEVEN, [], [7], False, [start(0, a=3, b=2, c=2)], "spread"),
+    ("spread: beside a full one", UNEVEN, [busy("g", 8)], [3], False, [start(0, b=1, c=2)], "spread"),
+    # --- types of GPUs
+    *(
+        (f"{placement}: {size} on the type with the most room", TYPES, [], [size], False, [start(0, a=size)], placement)
+        for placement in ("pack", "spread")
+        for size in (1, 2, 4)
+    ),
+    ("pack: a trial waits for that type", TYPES, [busy("g", 4)], [1], False, []),
+    ("spread: a trial waits for that type", TYPES, [busy("g", 4)], [1], False, [], "spread"),
+    ("a group on that type makes room", TYPES, [idle("g", 4)], [1], False, [Stop(group_id="g")]),
+    ("an unknown type counts as one more", [*TYPES, *UNKNOWN], [], [6], False, [start(0, u=2, v=2, w=2)]),
+    # --- other work on the cluster
+    ("room that others hold is not given away", taken(3), [], [2], False, []),
+    ("room beside others is", taken(3, 0), [], [2], False, [start(0, b=2)]),
+    ("a group of ours is granted beside others", taken(4), [idle("g", 2)], [2], False, [grant(0, "g")]),
+    ("pack: a trial that one node can hold waits for others", taken(2, 2), [], [4], False, []),
+    ("spread: it does not", taken(2, 2), [], [4], False, [start(0, a=2, b=2)], "spread"),
+    ("no idle group ends for room that others hold", taken(2), [idle("g", 2)], [4], False, []),
+    ("one ends for its own room", taken(1), [idle("g", 2)], [3], False, [Stop(group_id="g")]),
 ]
 
 
 @pytest.mark.parametrize("row", DECISIONS, ids=lambda row: row[0])
 def test_who_gets_what(row):
-    _, cluster, groups, sizes, exclusive, actions = row
-    assert decide(cluster, groups, ask(*sizes), exclusive=exclusive) == actions
-
-
-def test_spread_deals_workers_out_over_all_nodes_with_room():
-    nodes = [Node(node_id="a", slots=8), Node(node_id="b", slots=2), Node(node_id="c", slots=8)]
-    (start,) = decide(nodes, [], ask(7), exclusive=False, placement="spread")
-    assert start.slots == {"a": 3, "b": 2, "c": 2}
-    (start,) = decide(nodes, [group("g", 8, "busy", {"a": 8})], ask(3), exclusive=False, placement="spread")
-    assert start.slots == {"b": 1, "c": 2}
-    assert ahead(nodes, [], [2], exclusive=False, placement="spread").slots == {"a": 1, "c": 1}
-
-
-# --- types of GPUs ---------------------------------------------------------------------------------------------------
-
-TYPES = [Node(node_id="t", slots=2, accelerator="T4"), Node(node_id="a", slots=4, accelerator="A100")]
-
-
-@pytest.mark.parametrize("placement", ["pack", "spread"])
-def test_all_trials_are_on_the_type_of_gpus_with_the_most_room(placement):
-    for size in (1, 2, 4):
-        (start,) = decide(TYPES, [], ask(size), exclusive=False, placement=placement)
-        assert start.slots == {"a": size}
-        assert ahead(TYPES, [], [size], exclusive=False, placement=placement).slots == {"a": size}
-
-
-@pytest.mark.parametrize("placement", ["pack", "spread"])
-def test_a_trial_waits_for_that_type_rather_than_take_another(placement):
-    assert decide(TYPES, [group("g", 4, "busy", {"a": 4})], ask(1), exclusive=False, placement=placement) == []
-    assert decide(TYPES, [group("g", 4, "idle", {"a": 4})], ask(1), exclusive=False) == [Stop(group_id="g")]
-
-
-def test_an_unknown_type_is_a_type_of_its_own():
-    unknown = [Node(node_id=name, slots=2) for name in "uvw"]
-    (start,) = decide([*TYPES, *unknown], [], ask(6), exclusive=False)
-    assert start.slots == {"u": 2, "v": 2, "w": 2}
+    _, cluster, groups, sizes, exclusive, actions, *placement = row
+    assert decide(cluster, groups, ask(*sizes), exclusive=exclusive, placement=(placement or ["pack"])[0]) == actions
 
 
 # --- whatever the situation ------------------------------------------------------------------------------------------
@@ -393,23 +387,26 @@ def test_every_trial_that_fits_is_served(placement, exclusive, seed):
 # --- ahead of need -----------------------------------------------------------------------------------------------
 
 
-def test_the_next_size_is_started_where_there_is_room():
-    groups = [group("g", 1, "busy")]
-    assert ahead(TWO_NODES, groups, [1, 2], exclusive=False) == Start(trial_id="", num_workers=2, slots={"b": 2})
-    assert ahead(ONE_NODE, groups, [1, 2], exclusive=False) is None
+AHEAD = [
+    # story, nodes, groups, sizes to come, where a group starts, placement if not pack
+    ("the next size starts where there is room", TWO_NODES, [busy("g", 1)], [1, 2], {"b": 2}),
+    ("none without room", ONE_NODE, [busy("g", 1)], [1, 2], None),
+    ("never two at once", TWO_NODES, [group("g", 1, "starting")], [1, 2], None),
+    ("none if all sizes are there", TWO_NODES, [idle("g", 1), busy("h", 2, "b")], [1, 2], None),
+    ("none if no size is to come", TWO_NODES, [], [], None),
+    ("a size that does not fit yet keeps its room", TWO_NODES, [busy("g", 1)], [1, 4, 2], None),
+    ("none in room that others hold", taken(3), [], [2], None),
+    ("spread", UNEVEN, [], [2], {"a": 1, "c": 1}, "spread"),
+    *((f"{size} on the type with the most room", TYPES, [], [size], {"a": size}) for size in (1, 2, 4)),
+    *((f"spread: {size} on that type", TYPES, [], [size], {"a": size}, "spread") for size in (1, 2, 4)),
+]
 
 
-def test_never_two_at_once():
-    assert ahead(TWO_NODES, [group("g", 1, "starting")], [1, 2], exclusive=False) is None
-
-
-def test_nothing_is_left_to_start():
-    assert ahead(TWO_NODES, [group("g", 1, "idle"), group("h", 2, "busy", {"b": 2})], [1, 2], exclusive=False) is None
-    assert ahead(TWO_NODES, [], [], exclusive=False) is None
-
-
-def test_a_size_that_does_not_fit_yet_does_not_let_later_ones_take_its_room():
-    assert ahead(TWO_NODES, [group("g", 1, "busy")], [1, 4, 2], exclusive=False) is None
+@pytest.mark.parametrize("row", AHEAD, ids=lambda row: row[0])
+def test_what_starts_ahead_of_need(row):
+    _, cluster, groups, sizes, slots, *placement = row
+    found = ahead(cluster, groups, sizes, exclusive=False, placement=(placement or ["pack"])[0])
+    assert found == (slots and Start(trial_id="", num_workers=sum(slots.values()), slots=slots))
 
 
 @given(SITUATION)
@@ -426,30 +423,3 @@ def test_a_start_ahead_disturbs_nobody(case):
     assert all(held[node.node_id] <= node.slots for node in nodes)
     assert not any(view.state == "starting" for view in views)
     assert sum(start.slots.values()) == start.num_workers
-
-
-# --- other work on the cluster ------------------------------------------------------------------------------------
-
-
-def taken(*slots):
-    """Nodes a, b …, each with 4 slots, of which others hold so many."""
-    return [Node(node_id=name, slots=4, taken=count) for name, count in zip("abcd", slots, strict=False)]
-
-
-def test_room_that_others_hold_is_not_given_away():
-    assert decide(taken(3), [], ask(2), exclusive=False) == []
-    assert decide(taken(3, 0), [], ask(2), exclusive=False) == [Start(trial_id="t0", num_workers=2, slots={"b": 2})]
-    assert decide(taken(4), [group("g", 2, "idle")], ask(2), exclusive=False) == [Grant(trial_id="t0", group_id="g")]
-    assert ahead(taken(3), [], [2], exclusive=False) is None
-
-
-def test_a_trial_that_one_node_can_hold_waits_for_others_rather_than_span():
-    assert decide(taken(2, 2), [], ask(4), exclusive=False) == []
-    assert decide(taken(2, 2), [], ask(4), exclusive=False, placement="spread") == [
-        Start(trial_id="t0", num_workers=4, slots={"a": 2, "b": 2})
-    ]
-
-
-def test_no_idle_group_ends_for_room_that_others_hold():
-    assert decide(taken(2), [group("g", 2, "idle")], ask(4), exclusive=False) == []
-    assert decide(taken(1), [group("g", 2, "idle")], ask(3), exclusive=False) == [Stop(group_id="g")]

@@ -10,12 +10,10 @@ import pytest
 
 from scalestudy.orchestration.groups.events import EpochDone, Failure, Retried
 from scalestudy.orchestration.groups.failures import UNCOUNTED, Loss
-from scalestudy.orchestration.groups.model import CheckpointPlace
 from scalestudy.orchestration.groups.pool import CLOSING_SECONDS
 from scalestudy.orchestration.groups.trial_record import TrialRecord
 from scalestudy.orchestration.sweep.search import HITS
 from tests.support.pool_study import (
-    CHECKPOINTS,
     ENGINES_LOST,
     HISTORY,
     STALLED,
@@ -70,6 +68,11 @@ def release(trial_id):
     return lambda study: study.release(trial_id)
 
 
+def stop(number, trial_id="t0"):
+    """A scheduler ends the trial after that epoch."""
+    return lambda study: study.stop(trial_id, number)
+
+
 def follow_anew(trial_id="t0"):
     return lambda study: study.follow_anew(trial_id)
 
@@ -92,6 +95,45 @@ async def nothing_starts(study):
     assert not study.ray.fits
 
 
+async def left_within_a_step(study):
+    """The ranks leave a trial as soon as rank 0, which has only just begun it, is told to."""
+    leader, peer = study.ray.history
+    await study.ray.step(leader)
+    await study.tick()
+    await study.ray.step(leader)
+    assert (leader.given, leader.alive, peer.alive) == (None, True, True)
+    assert study.events["t0"] == []
+
+
+async def nobody_follows_for_long(study):
+    """The trial's driver may have been stopped with its Tune process, and go on."""
+    for _ in range(100):
+        study.clock.now += 10
+        await study.act()
+        await study.tick()
+
+
+async def t1_ends_before_t0_hears_anything(study):
+    await study.settle(rounds=30)
+    assert study.ended("t1").status == "finished"
+    assert not study.events["t0"]
+
+
+async def the_idle_group_is_told_to_end(study):
+    (group,) = (await study.actor.snapshot()).groups
+    assert (group.nodes, group.state) == ({"a": 2}, "stopping")
+
+
+def is_given_up(group_id, removals):
+    """A group was given up, whose room is given back at once and again until its controller has died."""
+
+    async def step(study):
+        assert group_id not in study.pool.groups
+        assert len(study.hands.removed) == removals
+
+    return step
+
+
 async def killed_for_memory(study):
     killed = {1: "OutOfMemoryError: the node was low on memory"}
     loss = Loss(incarnation=study.fit.workers[0].incarnation, cause="worker_lost", out_of_memory=killed)
@@ -112,6 +154,11 @@ async def lose_part(study):
 
 async def settle(study):
     await study.settle()
+
+
+async def driver(study):
+    """The driver carries out the pool's orders."""
+    await study.ray.driver()
 
 
 async def close(study):
@@ -202,6 +249,7 @@ class Row:
     given_up: list[str] = field(default_factory=list)  # trials that were put off too often
     put_off: str | None = None  # why t0 was, each time
     nodes: str | None = None  # where workers were started
+    told: str = ""  # nodes whose workers ended because they were told, and were not killed
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -268,9 +316,19 @@ TABLE = [
     Row(
         story="a group that was ordered ahead serves the first trial",
         slots={"a": 2},
-        steps=[prepare(2), lambda study: study.ray.driver(), request(size=2)],
+        steps=[prepare(2), driver, request(size=2)],
         ends={"t0": FINISHED},
         served=[1, 1],
+    ),
+    *(
+        Row(
+            story=f"workers are placed by {placement}",
+            slots={"a": 4, "b": 4},
+            steps=[prepare(2), trials(2, 3, 6)],
+            ends={f"t{number}": End(nodes=nodes) for number, nodes in enumerate(found)},
+            settings={"placement": placement},
+        )
+        for placement, found in (("pack", ("a", "b", "ab")), ("spread", ("ab", "ab", "ab")))
     ),
     # --- attempts that break
     Row(
@@ -361,7 +419,28 @@ TABLE = [
         ends={"t2": FINISHED},
         given_up=["t0", "t1"],
     ),
-    # --- trials that are given back, and Tune processes that vanish
+    # --- trials that are given back or stopped, and Tune processes that vanish
+    Row(
+        story="a released trial is left within a step and its group stays warm",
+        slots={"a": 2},
+        steps=[request(size=2, fate="hangs"), training(), request("t1", 2), release("t0"), left_within_a_step],
+        ends={"t1": FINISHED},
+        served=[2, 2],
+    ),
+    Row(
+        story="a stopped trial keeps the epochs up to its rung and leaves the group warm",
+        slots={"a": 2},
+        steps=[request(size=2), epoch(1), stop(1), request("t1", 2)],
+        ends={"t0": End(status="stopped", epochs=(1,)), "t1": FINISHED},
+        served=[2, 2],
+    ),
+    Row(
+        story="a silent follower keeps its lease",
+        slots={"a": 1},
+        steps=[request(), epoch(1), nobody_follows_for_long],
+        ends={"t0": End(kinds="Running EpochDone EpochDone Ended")},
+        served=[1],
+    ),
     Row(
         story="a waiting trial can be released",
         slots={"a": 1},
@@ -436,6 +515,33 @@ TABLE = [
         nodes="b",
     ),
     Row(
+        story="no group starts ahead of need on a node that drains",
+        slots={"a": 2, "b": 1},
+        steps=[drain("a"), prepare(2), nothing_starts, prepare(1), driver],
+        nodes="b",
+    ),
+    Row(
+        story="a size that the nodes can't hold is put off and holds nobody back",
+        slots={"a": 2, "b": 2},
+        steps=[request(size=3), lose("b"), request("t1", 2), t1_ends_before_t0_hears_anything],
+        ends={"t1": FINISHED},
+        given_up=["t0"],
+        put_off=" ".join(["no_room"] * HITS),
+    ),
+    Row(
+        story="an idle group on a node that drains ends and another serves elsewhere",
+        slots={"a": 2, "b": 2},
+        steps=[request(size=2), settle, drain("a"), the_idle_group_is_told_to_end, request("t1", 2)],
+        ends={"t1": End(nodes="b")},
+        told="a",
+    ),
+    Row(
+        story="a group that starts on a node that drains is given up and its trial has another",
+        slots={"a": 2, "b": 2},
+        steps=[request(size=2), driver, drain("a"), is_given_up("group-1-of-2", removals=3)],
+        ends={"t0": End(nodes="b")},
+    ),
+    Row(
         story="a group on other nodes stays warm",
         slots={"a": 2, "b": 2},
         steps=[request(size=2), settle, drain("b"), request("t1", 2)],
@@ -446,7 +552,7 @@ TABLE = [
         story="leaving a node is on no budget",
         slots=dict.fromkeys("abcd", 1),
         steps=[
-            request(checkpoints=CHECKPOINTS),
+            request(checkpoints="s"),
             *(step for node in "abc" for step in (training(), drain(node), leave)),
         ],
         ends={"t0": End(attempts=4, lost=PREEMPTED, nodes="d")},
@@ -459,25 +565,22 @@ TABLE = [
         ends={"t0": End(attempts=3, lost=PREEMPTED[:2])},
         settings={"failures": 0},
     ),
-    *(
-        Row(
-            story=f"a trial with {place} trains on, and its group ends after it",
-            slots={"a": 1, "b": 1},
-            steps=[request(checkpoints=place), training(), drain("a"), request("t1")],
-            ends={"t0": End(nodes="a"), "t1": End(nodes="b")},
-        )
-        for place in (None, CheckpointPlace(store="s", every_epochs=0))
+    Row(
+        story="a trial without checkpoints trains on, and its group ends after it",
+        slots={"a": 1, "b": 1},
+        steps=[request(), training(), drain("a"), request("t1")],
+        ends={"t0": End(nodes="a"), "t1": End(nodes="b")},
     ),
     Row(
         story="a node that goes before the trial has left is a lost one",
         slots={"a": 2, "b": 2},
-        steps=[request(size=2, checkpoints=CHECKPOINTS), training(), drain("a"), lose("a")],
+        steps=[request(size=2, checkpoints="s"), training(), drain("a"), lose("a")],
         ends={"t0": End(attempts=2, lost=((1, "node_lost"),))},
     ),
     Row(
         story="a trial that has left and finds no room is told so",
         slots={"a": 2, "b": 2},
-        steps=[request(size=3, checkpoints=CHECKPOINTS), training(), drain("b")],
+        steps=[request(size=3, checkpoints="s"), training(), drain("b")],
         given_up=["t0"],
         put_off=" ".join(["preempted"] + ["no_room"] * HITS),
     ),
@@ -546,6 +649,7 @@ def test_the_pool(row):
         assert [worker.served and len(worker.taken) for worker in study.ray.history] == row.served
     if row.nodes is not None:
         assert {worker.node for worker in study.ray.history} == set(row.nodes)
+    assert all(worker.ended for worker in study.ray.history if worker.node in row.told)
     check(study)
     check_records(study)
 
@@ -658,8 +762,7 @@ async def explore(seed):
     while planned or study.open:
         roll = chance.random()
         if planned and len(study.open) < at_a_time and roll < 0.2:
-            place = CheckpointPlace(store="s", every_epochs=chance.randint(0, 1))
-            await study.request(*planned.pop(0), checkpoints=place)
+            await study.request(*planned.pop(0), checkpoints=chance.choice([None, "s"]))
         elif study.open and roll < 0.4:
             await study.follow(chance.choice(study.open))
         elif roll > 1 - 3 * faults:
@@ -693,58 +796,19 @@ def test_any_order_of_events(block):
             raise AssertionError(f"seed {seed}") from error
 
 
-@pytest.mark.parametrize(
-    ("placement", "sizes", "nodes"),
-    [("pack", (2, 3, 6), [1, 1, 2]), ("spread", (2, 3, 6), [2, 2, 2])],
-)
-def test_the_record_says_on_how_many_nodes_a_trial_was(placement, sizes, nodes):
-    async def scenario():
-        study = Study(slots={"a": 4, "b": 4}, placement=placement)
-        await prepare(sizes[0])(study)
-        await trials(*sizes)(study)
-        await study.settle()
-        assert [study.ended(f"t{number}").world.nodes for number in range(len(sizes))] == nodes
-
-    run(scenario)
-
-
-def test_a_trial_waits_for_gpus_of_one_type_and_its_record_names_it():
-    async def scenario():
-        study = Study(slots={"t": 2, "a": 2}, types={"a": "A100", "t": "T4"}, placement="spread")
-        await trials(2, 2, 3)(study)
-        wanted = await study.actor.share("none", [])
-        assert (wanted.why, wanted.num_workers, wanted.room, wanted.largest_group) == ("shrunken", 3, 4, 2)
-        await study.settle()
-        worlds = [study.ended(f"t{number}").world for number in (0, 1)]
-        assert {(world.nodes, world.accelerator) for world in worlds} == {(1, "A100")}
-        (put_off, *_) = [event for event in study.events["t2"] if isinstance(event, Retried)]
-        assert put_off.error.message == (
-            "nodes were lost or are draining: the cluster has room for 2 workers on GPUs of one type (A100 2, T4 2), "
-            "and a study never mixes types, and the trial needs 3; add nodes, or remove this num_gpus"
-        )
-
-    run(scenario)
-
-
-@pytest.mark.parametrize("exclusive", [False, True])
-def test_a_large_trial_is_not_starved_by_small_ones_that_keep_coming(exclusive):
-    async def scenario():
-        study = Study(slots={"a": 2, "b": 2}, exclusive=exclusive)
-        for number in range(4):
-            await study.request(f"small{number}")
-        await study.request("large", 4)
-        for number in range(4, 200):
-            while len(study.open) < 5:
-                await study.request(f"small{number}-{len(study.open)}-{len(study.events)}")
-            await study.act()
-            for trial_id in list(study.open):
-                await study.follow(trial_id)
-            study.clock.now += 0.1
-            if "large" not in study.open:
-                break
-        assert study.ended("large").status == "finished"
-
-    run(scenario)
+@story(slots={"t": 2, "a": 2}, types={"a": "A100", "t": "T4"}, placement="spread")
+async def test_a_trial_waits_for_gpus_of_one_type_and_its_record_names_it(study):
+    await trials(2, 2, 3)(study)
+    wanted = await study.actor.share("none", [])
+    assert (wanted.why, wanted.num_workers, wanted.room, wanted.largest_group) == ("shrunken", 3, 4, 2)
+    await study.settle()
+    worlds = [study.ended(f"t{number}").world for number in (0, 1)]
+    assert {(world.nodes, world.accelerator) for world in worlds} == {(1, "A100")}
+    (put_off, *_) = study.of_type("t2", Retried)
+    assert put_off.error.message == (
+        "nodes were lost or are draining: the cluster has room for 2 workers on GPUs of one type (A100 2, T4 2), "
+        "and a study never mixes types, and the trial needs 3; add nodes, or remove this num_gpus"
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -156,6 +156,14 @@ def test_what_earlier_engines_have_left():
     json.dumps(facts, allow_nan=False)
 
 
+def test_the_world_is_the_last_that_was_told():
+    record, worlds = TrialRecord(), []
+    for attempt, world in enumerate((ON_CPU, World(), World.of([member(0)])), start=1):
+        record.apply(Running(attempt=attempt, world=world), 1.0)
+        worlds.append(record.world)
+    assert worlds == [ON_CPU, ON_CPU, World.of([member(0)])]
+
+
 def test_what_comes_after_the_rung_is_forgotten():
     record = TrialRecord()
     for number in (1, 2, 3):

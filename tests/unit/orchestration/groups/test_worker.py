@@ -12,7 +12,7 @@ import torch
 from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.groups import worker
 from scalestudy.orchestration.groups.events import TrainingEnded
-from scalestudy.orchestration.groups.model import CheckpointPlace, NextTrial
+from scalestudy.orchestration.groups.model import NextTrial
 from scalestudy.orchestration.groups.worker import (
     LONGEST_TRACEBACK,
     failed_post,
@@ -28,30 +28,6 @@ from scalestudy.training.loop.train import TrainResult
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import EpochRecord
 from tests.support.synthetic_studies import study_of
-
-GIVEN = SimpleNamespace(order=SimpleNamespace(metric_mode="max", stop_at=None))
-
-
-def result(**details):
-    return TrainResult("finished", [], torch.nn.Linear(1, 1), 1.5, None, details)
-
-
-def test_the_last_word_has_what_training_chose():
-    post = last_post(GIVEN, result(shards=[0.5, 0.5]))
-    assert (post.status, post.lost_seconds, post.details) == ("finished", 1.5, {"shards": [0.5, 0.5]})
-
-
-def test_the_last_word_has_what_the_gpus_did():
-    gpus = (GpuState(rank=0, celsius=61),)
-    assert last_post(GIVEN, result(), gpus).gpus == gpus
-    assert last_post(GIVEN, result()).gpus == ()
-
-
-@pytest.mark.parametrize("value", [math.nan, {1, 2}, object()], ids=["nan", "set", "object"])
-def test_a_detail_that_no_journal_can_hold_is_an_error_that_names_it(value):
-    with pytest.raises(InputError, match=r"^details: rank: .* can't be written as JSON"):
-        last_post(GIVEN, result(shards=[1.0], rank=value))
-
 
 # --- what is told of an exception -------------------------------------------------------------------------------------
 
@@ -171,21 +147,25 @@ def trained(*values, status="finished"):
 
 def told(tmp_path, mode, best=None):
     """What a rank is given, as `GroupPoolActor.next_trial` does."""
-    order = replace(ordered(tmp_path), metric_mode=mode)
-    return NextTrial(sequence=1, attempt=1, best_score=best, order=order)
-
-
-def ordered(tmp_path):
     _, plan, _ = study_of("name: x")
-    return order(plan.trials[0], tmp_path, tmp_path / "t")
+    ordered = order(plan.trials[0], tmp_path, tmp_path / "t")
+    ordered = replace(ordered, config=ordered.config.replace(metric_mode=mode))
+    return NextTrial(sequence=1, attempt=1, best_score=best, order=ordered)
 
 
 def test_the_last_word_on_a_training(tmp_path):
-    assert last_post(told(tmp_path, "max"), trained(0.25, 0.75)) == TrainingEnded(
-        status="finished", score=0.75, lost_seconds=0.5, message=None, details={"fused": True}
+    gpus = (GpuState(rank=0, celsius=61),)
+    assert last_post(told(tmp_path, "max"), trained(0.25, 0.75), gpus) == TrainingEnded(
+        status="finished", score=0.75, lost_seconds=0.5, message=None, details={"fused": True}, gpus=gpus
     )
     assert last_post(told(tmp_path, "min"), trained(0.25, 0.75)).score == -0.75
     assert last_post(told(tmp_path, "max"), replace(trained(0.25), spent=True)).spent
+
+
+@pytest.mark.parametrize("value", [math.nan, {1, 2}, object()], ids=["nan", "set", "object"])
+def test_a_detail_that_no_journal_can_hold_is_an_error_that_names_it(tmp_path, value):
+    with pytest.raises(InputError, match=r"^details: rank: .* can't be written as JSON"):
+        last_post(told(tmp_path, "max"), replace(trained(0.5), details={"shards": [1.0], "rank": value}))
 
 
 @pytest.mark.parametrize(
@@ -253,7 +233,7 @@ def test_checkpoints_out_of_reach_are_the_storage_s_fault(tmp_path):
     sent = []
     client = SimpleNamespace(send=lambda sequence, post: sent.append(post), wait_for=lambda _sent: None)
     given = told(tmp_path, "max")
-    given = replace(given, order=replace(given.order, checkpoints=CheckpointPlace(store=AWAY, every_epochs=1)))
+    given = replace(given, order=replace(given.order, checkpoints=AWAY))
     with pytest.raises(UnreachableError):
         train_trial(client, SimpleNamespace(rank=0), given, tmp_path / "logs", Pulse())
     (post,) = sent

@@ -1,146 +1,106 @@
-"""How a running study is shown on a terminal, where there is none, and in `log.jsonl`."""
+"""What a running study shows, as an approved text, and its log.jsonl."""
 
 import io
 import json
 import logging
+import re
+from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from rich.console import Console
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.orchestration.groups.events import EpochDone, Retried, Running, TrialError
-from scalestudy.orchestration.progress.live import Lines, LiveTable, Logged, Silent, event_text, study_log
+from scalestudy.orchestration.progress import progress as progress_module
+from scalestudy.orchestration.progress.live import Lines, LiveTable, Logged, Silent, study_log
+from tests.support.approved import approved
 from tests.support.epochs import epoch_of
 from tests.unit.orchestration.progress.test_progress import ended, epoch, first, progress, take
 
 __all__ = ["first", "progress"]  # fixtures
+LOST = Retried(attempt=1, error=TrialError(kind="worker_lost", message="a worker [died]"))
+PUT_OFF = Retried(attempt=2, error=TrialError(kind="node_lost", message="a node was lost"))
+EVENTS = [
+    Running(attempt=1),
+    epoch(1),
+    LOST,
+    Running(attempt=2),
+    PUT_OFF,
+    ended(epochs=[epoch_of(1, 0.912345)]),
+    ended("diverged", epochs=[epoch_of(1, None)]),
+    ended("out_of_memory", "no memory"),
+    ended("failed", "[red]bad[/red]"),  # markup in a user's text is text
+    ended(),
+]
+MSE = StudyMetric(name="mse", mode="min", share=False)
 
 
-def test_events_in_words(progress, first):
-    assert event_text(epoch(1), progress) is None
-    assert event_text(Running(attempt=1), progress) == "training"
-    assert event_text(Running(attempt=2), progress) == "training, attempt 2"
-    lost = Retried(attempt=1, error=TrialError(kind="worker_lost", message="a worker died"))
-    assert event_text(lost, progress) == "attempt 1 lost: a worker died"
-    put_off = Retried(attempt=1, error=TrialError(kind="node_lost", message="a node was lost"))
-    assert event_text(put_off, progress) == "attempt 1 lost, and others come first: a node was lost"
-    assert event_text(ended(epochs=[epoch_of(1, 0.912345)]), progress) == (
-        "finished after 1.00 s of training, test accuracy 0.9123 (0/2)"
-    )
-    failed = ended("out_of_memory", "no memory")
-    assert event_text(failed, progress) == "out of memory after 1.00 s of training: no memory (0/2)"
-    diverged = ended("diverged", epochs=[epoch_of(1, None)])
-    assert event_text(diverged, progress) == "diverged after 1.00 s of training (0/2)"
+@pytest.fixture(autouse=True)
+def _after_65_seconds(progress, monkeypatch):
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: 165.0))
+    progress.started = 100.0
 
 
-def test_the_end_of_a_trial_of_an_error_in_words(progress):
-    progress.metric = StudyMetric(name="mse", mode="min", share=False)
-    text = event_text(ended(epochs=[epoch_of(1, 0.0123456, metric="mse")]), progress)
-    assert text == "finished after 1.00 s of training, test mse 0.01235 (0/2)"
+class Shown:
+    """The text of a view that is told of the first trial's events."""
+
+    def __init__(self, progress, first, view_on):
+        self.progress, self.first, self.screen = progress, first, io.StringIO()
+        self.view = view_on(self.screen)
+
+    def events(self, *events):
+        for event in events:
+            self.progress.take(self.first, event)
+            self.view.event(self.first, event)
 
 
-def test_lines(progress, first):
-    screen = io.StringIO()
-    view = Lines(progress, screen)
-    view.stage("2 trials in runs/x")
-    for event in (Running(attempt=1), epoch(1), ended()):
-        progress.take(first, event)
-        view.event(first, event)
-    view.close()
-    name = progress.trials[first].name
-    assert screen.getvalue().splitlines() == [
-        "[  0:00] 2 trials in runs/x",
-        f"[  0:00] {name}: training",
-        f"[  0:00] {name}: finished after 1.00 s of training (1/2)",
-    ]
+def test_the_lines_of_a_job_s_log(progress, first):
+    shown = Shown(progress, first, lambda screen: Lines(progress, screen))
+    shown.view.stage("2 trials in runs/x")
+    shown.events(*EVENTS)
+    progress.metric = MSE
+    shown.events(ended(epochs=[epoch_of(1, 0.0123456, metric="mse")]))
+    shown.view.close()
+    approved(shown.screen.getvalue(), Path(__file__).parent / "lines.txt")
 
 
-def table(progress, waiting=None):
-    screen = io.StringIO()
-    console = Console(file=screen, width=120, force_terminal=True, color_system=None)
-    return LiveTable(progress, console, lambda: waiting or {}), screen, console
+def test_the_live_table_and_what_stays_above_it(progress, first):
+    waiting, drawn = {}, []
 
+    def view_on(screen):
+        console = Console(file=screen, width=120, force_terminal=True, color_system=None)
+        return LiveTable(progress, console, lambda: waiting)
 
-def drawn(view, console):
-    with console.capture() as capture:
-        console.print(view._draw())
-    return capture.get()
+    def draw(moment):
+        console = Console(file=io.StringIO(), width=120, color_system=None)
+        console.print(shown.view._draw())
+        drawn.append(f"--- {moment}\n{console.file.getvalue()}")
 
-
-def test_the_live_table(progress, first):
-    view, _, console = table(progress)
+    shown = Shown(progress, first, view_on)
     try:
-        view.stage("connecting")
-        assert "connecting" in drawn(view, console)
+        shown.view.stage("connecting")
+        draw("before anything runs")
+        waiting["starting 2 worker(s)"] = 7.4
+        draw("what is waited for")
+        waiting.clear()
         take(progress, first, Running(attempt=1), epoch(1, 0.2, None), epoch(2, 0.9, 12_345.6))
-        text = drawn(view, console)
-    finally:
-        view.close()
-    row = next(line for line in text.splitlines() if progress.trials[first].name in line)
-    assert row.split()[-4:] == ["2/3", "▂█", "0.9000", "12,346"]
-
-
-def test_a_trial_that_is_cut_off_is_not_shown_as_running(progress, first):
-    view, _, console = table(progress)
-    try:
-        take(progress, first, Running(attempt=1), epoch(1, 0.2), epoch(2, 0.9))
+        draw("after two epochs")
+        take(progress, first, epoch(3, None))
+        draw("after a value that is no number")
         progress.stopping = True
-        view.stage("writing the report")
-        text = drawn(view, console)
-    finally:
-        view.close()
-    row = next(line for line in text.splitlines() if progress.trials[first].name in line)
-    assert row.split()[-5:] == ["2/3", "▂█", "0.9000", "cut", "off"]
-    assert "0/2 trials · 0:00 elapsed · stopping, 1 trial cut off · best so far 0.9000" in text
-
-
-def test_a_value_that_is_no_number_leaves_no_gap_in_the_live_table(progress, first):
-    view, _, console = table(progress)
-    try:
-        take(progress, first, Running(attempt=1), epoch(1, 0.2), epoch(2, None))
-        text = drawn(view, console)
-    finally:
-        view.close()
-    row = next(line for line in text.splitlines() if progress.trials[first].name in line)
-    assert row.split()[-4:] == ["2/3", "▂", "–", "100"]
-
-
-def test_the_live_table_of_another_metric(progress, first):
-    progress.metric = StudyMetric(name="mse", mode="min", share=False)
-    view, _, console = table(progress)
-    try:
-        take(progress, first, Running(attempt=1))
+        draw("a trial that is cut off")
+        progress.stopping, progress.metric, progress.best = False, MSE, None
+        take(progress, first, ended(), Running(attempt=1))
         for number, value in ((1, 12.0), (2, 3.5)):
-            record = epoch_of(number, value, metric="mse", samples_per_second=100.0)
-            take(progress, first, EpochDone(record=record))
-        text = drawn(view, console)
+            take(progress, first, EpochDone(record=epoch_of(number, value, metric="mse", samples_per_second=100.0)))
+        draw("of another metric")
+        shown.events(*EVENTS)
     finally:
-        view.close()
-    assert "test mse" in text
-    assert "accuracy" not in text
-    row = next(line for line in text.splitlines() if progress.trials[first].name in line)
-    assert row.split()[-4:] == ["2/3", "█▁", "3.5", "100"]
-
-
-def test_what_is_waited_for_is_shown(progress):
-    view, _, console = table(progress, {"starting 2 worker(s)": 7.4})
-    try:
-        assert "starting 2 worker(s) (7 s)" in drawn(view, console)
-    finally:
-        view.close()
-
-
-def test_odd_endings_stay_above_the_table(progress, first):
-    view, screen, _ = table(progress)
-    name = progress.trials[first].name
-    lost = Retried(attempt=1, error=TrialError(kind="worker_lost", message="a worker [died]"))
-    for event in (Running(attempt=1), lost, Running(attempt=2), ended("failed", "[red]bad[/red]")):
-        progress.take(first, event)
-        view.event(first, event)
-    view.close()
-    shown = screen.getvalue()
-    assert f"{name}: attempt 1 lost: a worker [died]" in shown
-    assert f"{name}: failed after 1.00 s of training: [red]bad[/red] (1/2)" in shown  # markup in a user's text is text
-    assert "finished" not in shown
+        shown.view.close()
+    printed = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown.screen.getvalue())
+    stays = [line for line in printed.splitlines() if ": " in line]
+    approved("".join(drawn) + "--- above the table\n" + "\n".join(stays), Path(__file__).parent / "table.txt")
 
 
 # --- log.jsonl ----------------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """A planned trial becomes what the training loop takes."""
 
+import pytest
+
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.plan.timing_runs import timing_trials
 from scalestudy.orchestration.study.trials import order, train_config
@@ -15,9 +17,10 @@ def test_every_key_of_train_reaches_the_training():
     assert (config.epochs, config.shards, config.optimizer.weight_decay) == (7, (1.0,), 0.5)
 
 
-def test_the_order_says_which_way_is_better(tmp_path):
-    _, plan, _ = study_of("name: x")
-    assert order(plan.trials[0], tmp_path, tmp_path / "t").metric_mode == "max"
+@pytest.mark.parametrize(("every", "kept"), [(1, True), (0, False)])
+def test_a_trial_writes_checkpoints_where_the_spec_wants_some(tmp_path, every, kept):
+    (trial,) = make_plan(spec_of(f"name: x\ntrain: {{checkpoint_every: {every}}}")).trials
+    assert order(trial, tmp_path, tmp_path / "t").checkpoints == (str(tmp_path / "t") if kept else None)
 
 
 def test_a_training_stops_at_the_hardest_target_and_a_timing_run_at_none(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Entry
 from scalestudy.orchestration.base.places import home
-from scalestudy.orchestration.groups.events import Reopened, Running, StudyBegan, to_plain
+from scalestudy.orchestration.groups.events import Origin, Reopened, Running, StudyBegan, to_plain
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking import mlflow_model
 from scalestudy.orchestration.tracking.entries import Recorded
@@ -25,7 +25,7 @@ from scalestudy.orchestration.tracking.mlflow_store import (
     TrackedStudy,
     milliseconds,
 )
-from scalestudy.orchestration.tracking.run_content import note
+from scalestudy.orchestration.tracking.run_content import note, origin_tags
 from scalestudy.orchestration.tracking.server import check_reachable, resolve_address
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter, catch_up
 from scalestudy.training.records import EpochRecord, epoch_metrics, find_metric
@@ -400,9 +400,6 @@ def test_metrics_at_the_end_of_a_study_of_an_error(address, tmp_path, request):
     found = runs_of(store)[0]["trial"].data.metrics
     assert found["best_test_mse"] == min(epoch["test_mse"] for epoch in trials[0]["epochs"])
     assert "time_to_mse_0.8" in found
-    assert "time_to_mse_0.001" not in found  # not reached
-    assert not any("accuracy" in name for name in found)
-    assert [find_metric(name).name for name in found]
 
 
 # --- the answer, where it comes from, what it was trained on, why it failed -------------------------------------------
@@ -467,11 +464,7 @@ def test_all_runs_say_who_ran_them_from_what(store, address, told):
     store.write(entries[:1])
     MlflowStore(address, study).write(entries[1:])  # `sync` in another process, which did not see the study begin
     for run in runs_of(store)[0].values():
-        assert run.data.tags["mlflow.user"] == "ann"
-        assert run.data.tags["mlflow.source.name"] == "study.yaml"
-        assert run.data.tags["mlflow.source.type"] == "JOB"
-        assert run.data.tags["mlflow.source.git.commit"] == "abc123"
-        assert run.data.tags["scalestudy.job_id"] == "raysubmit_7"
+        assert origin_tags(Origin(**ORIGIN)).items() <= run.data.tags.items()
 
 
 def test_a_later_run_of_the_study_says_where_it_comes_from(store, told):

@@ -23,7 +23,6 @@ from scalestudy.orchestration.groups.events import (
     StudyStopped,
     Suggested,
     TrialError,
-    WorkerPlace,
     World,
     to_plain,
 )
@@ -40,7 +39,6 @@ from scalestudy.training.records import utc_text
 from tests.support.epochs import epoch_of
 from tests.support.old_studies import JOURNALS, STUDIES, entry_texts, recorded_in, unpack
 from tests.support.recordings import SPEC, FakeWriter, again, begin, events_of, play, recorded
-from tests.support.synthetic_studies import study_of
 
 GONE = TrialError(kind="tune_trial", message="gone")
 
@@ -60,51 +58,20 @@ def test_a_study_from_its_start_to_its_report(study):
     assert folder.read_trials() == trials
     assert writer.told == ["started", *(["running", "epoch", "epoch", "ended"] * 2), "finished"]
     assert writer.entries == list(StudyJournal(folder).entries())
+    assert [entry.line for entry in writer.entries if entry.line] == trials
     assert summary == json.loads(folder.summary_file.read_text())
     assert folder.report_file.exists()
     took = summary["cost"]["wall_seconds"]
     assert 0 < took < 60
-    assert writer.entries[-1].event.wall_seconds == took
-    assert History.of(writer.entries).study_seconds == took, "and not the time that the report took besides"
-    best = max(trials, key=lambda trial: trial["epochs"][-1]["test_accuracy"])
-    assert writer.entries[-1].event.best == best["trial_id"]
-    left = [path.name for path in (folder.path / "checkpoints").iterdir()]
-    assert left == [best["trial_id"]]
-
-
-def test_the_journal_has_the_answer(study):
-    recorder, folder, writer, trials = study
-    begin(recorder, folder)
-    for trial in trials:
-        play(recorder, trial)
-    summary = recorder.finish()
-    recorder.close(interrupted=False)
     told = writer.entries[-1].event
+    assert told.wall_seconds == took
     assert told.answer == answer_of(summary)
     assert told.answer.figures["trials_ended"] == 2
-
-
-def test_a_study_without_a_summary_has_no_answer(study):
-    recorder, folder, writer, _ = study
-    begin(recorder, folder)
-    recorder.close(interrupted=True)
-    assert writer.entries[-1].event.answer is None
-
-
-def test_the_history_knows_where_the_study_comes_from():
-    told = entries(of_study("started", origin={"user": "ann", "source": "a.yaml"}), of_study("resumed"))
-    assert History.of(told).origin == Origin(user="ann", source="a.yaml")
-    assert History.of(entries(of_study("started"))).origin is None
-
-
-def test_a_trial_ends_once(study):
-    recorder, folder, writer, trials = study
-    play(recorder, trials[0])
-    for event in events_of(trials[0]):
-        assert recorder.take(trials[0]["trial_id"], event) is None
-    assert recorder.take(trials[0]["trial_id"], Lost(error=GONE)) is None
-    assert len(folder.read_trials()) == 1
-    assert writer.told.count("ended") == 1
+    assert History.of(writer.entries).study_seconds == took, "and not the time that the report took besides"
+    best = max(trials, key=lambda trial: trial["epochs"][-1]["test_accuracy"])
+    assert told.best == best["trial_id"]
+    left = [path.name for path in (folder.path / "checkpoints").iterdir()]
+    assert left == [best["trial_id"]]
 
 
 def test_a_failed_trial_that_is_reopened_runs_again_from_its_beginning(study):
@@ -167,14 +134,6 @@ def test_a_lost_trial_keeps_its_epochs(study):
     assert writer.entries[-1].event.error.message == "gone"
 
 
-def test_a_trial_that_never_got_workers_has_a_record(study):
-    recorder, folder, writer, trials = study
-    error = TrialError(kind="group_start", message="no room")
-    recorder.take(trials[0]["trial_id"], TrialRecord().end("failed", attempts=1, error=error, at=100.0))
-    assert writer.told == ["ended"]
-    assert folder.read_trials()[0]["error"]["message"] == "no room"
-
-
 def test_an_interrupted_study_leaves_its_open_trials_to_a_later_run(study):
     recorder, folder, writer, trials = study
     begin(recorder, folder)
@@ -183,32 +142,11 @@ def test_an_interrupted_study_leaves_its_open_trials_to_a_later_run(study):
     recorder.take(trial_id, events_of(trials[1])[0])
     error = TrialError(kind="stopped", message="the study was stopped")
     assert recorder.take(trial_id, replace(events_of(trials[1])[-1], status="failed", error=error)) is None
-    recorder.finish()
     recorder.close(interrupted=True)
     assert [trial["trial_id"] for trial in folder.read_trials()] == [trials[0]["trial_id"]]
     stopped = writer.entries[-1].event
     assert (type(stopped), stopped.open) == (StudyStopped, (trial_id,))
-
-
-def test_a_line_of_trials_jsonl():
-    _, plan, _ = study_of(SPEC)
-    ended = TrialRecord().end("failed", attempts=1, error=None, at=2.0)
-    assert list(ended.to_line(plan.trials[0])) == [
-        "trial_id",
-        "kind",
-        "params",
-        "status",
-        "attempts",
-        "started_at",
-        "ended_at",
-        "wall_seconds",
-        "train_seconds",
-        "startup_seconds",
-        "world",
-        "flags",
-        "epochs",
-        "error",
-    ]
+    assert stopped.answer is None, "it has no summary"
 
 
 def test_suggested_trials_are_known_and_suggested_once(study):
@@ -232,13 +170,6 @@ def test_of_an_error_the_smallest_is_the_best(tmp_path):
     recorder.close(interrupted=False)
     best = min(trials, key=lambda trial: trial["epochs"][-1]["test_mse"])
     assert writer.entries[-1].event.best == best["trial_id"]
-
-
-def test_what_training_picked_by_itself_is_written_down(study):
-    recorder, folder, _, trials = study
-    picked = {"shards": [0.6, 0.4], "channels_last": True, "fused": False, "compressed_steps": 120, "kind": "amx"}
-    play(recorder, {**trials[0], "details": picked})
-    assert folder.read_trials()[0]["details"] == picked
 
 
 # --- a study that an earlier driver has left in the middle ------------------------------------------------------------
@@ -313,19 +244,6 @@ def test_wall_seconds_leave_the_time_between_two_runs_out(tmp_path):
     assert 10 <= later.wall_seconds < 20
 
 
-def test_what_the_pool_tells_again_is_not_written_again(study):
-    recorder, folder, _, trials = study
-    trial_id, events = trials[0]["trial_id"], events_of(trials[0])
-    retry = Retried(attempt=1, error=TrialError(kind="worker_lost", message="died"))
-    again = replace(events[0], attempt=2)
-    for event in (events[0], events[1], retry, again, events[0], events[1], retry, again, events[2]):
-        recorder.take(trial_id, event)
-    kinds = [type(entry.event) for entry in StudyJournal(folder).entries()]
-    assert kinds == [Running, EpochDone, Retried, Running, EpochDone]
-    assert recorder.history.record_of(trial_id).attempts == 2
-    assert len(recorder.history.record_of(trial_id).failures) == 1
-
-
 def test_an_end_that_only_trials_jsonl_has_comes_to_mlflow(tmp_path):
     recorder, folder, _, trials, _ = killed_at(tmp_path, 4)
     for file in folder.journal_folder.glob("*"):
@@ -385,12 +303,49 @@ def test_of_a_study_that_was_killed_the_open_trials_are_known():
     assert list(history.open) == ["b"]
     assert history.record_of("a") == history.record_of("never begun") == TrialRecord()
     assert history.wall_seconds == 50.0
+    assert not any(history.is_news("a", event) for event in (EpochDone(record=epoch_of(3)), END, Lost()))
+    history.record_of("b").apply(EpochDone(record=epoch_of(1)), 1.0)
+    assert history.record_of("b").epochs == {}, "the caller's copy"
 
 
-def test_a_study_that_ended_took_what_its_last_word_says():
-    begun, stopped = of_study("started"), of_study("stopped", open=[], wall_seconds=7.5)
-    assert History.of(entries(begun, stopped)).study_seconds == 7.5
-    assert History.of(entries(begun, stopped, of_study("resumed"), running("a"))).study_seconds == 10.0 + 10.0
+BEGAN, STOPPED = of_study("started"), of_study("stopped", open=[], wall_seconds=7.5)
+GOES_ON = of_study("resumed")
+
+
+@pytest.mark.parametrize(
+    ("told", "state", "seconds"),
+    [
+        ((), "new", 0.0),
+        ((BEGAN,), "running", 0.0),
+        ((BEGAN, STOPPED), "stopped", 7.5),
+        ((BEGAN, STOPPED, GOES_ON, running("a")), "running", 10.0 + 10.0),
+        ((BEGAN, of_study("finished", best=None, wall_seconds=8.5)), "finished", 8.5),
+    ],
+)
+def test_state_and_time_are_what_the_study_last_said(told, state, seconds):
+    history = History.of(entries(*told))
+    assert (history.state, history.study_seconds, history.origin) == (state, seconds, None)
+
+
+def test_the_origin_is_that_of_the_last_run_that_has_one():
+    told = entries(of_study("started", origin={"user": "ann", "source": "a.yaml"}), GOES_ON)
+    assert History.of(told).origin == Origin(user="ann", source="a.yaml")
+
+
+@pytest.mark.parametrize(
+    ("after", "failures"),
+    [
+        ([retry("a"), GOES_ON], [(1, "worker_lost")]),
+        ([epoch("a", 1, "shared_node"), GOES_ON, GOES_ON], [(1, "interrupted")]),
+        ([STOPPED, GOES_ON], [(1, "interrupted")]),
+        ([of_study("engine_lost", message="the pool died")], [(1, "engine_lost")]),
+    ],
+    ids=["lost before", "killed", "stopped", "engine lost"],
+)
+def test_an_attempt_that_an_end_cuts_off_is_lost_once(after, failures):
+    record = History.of(entries(BEGAN, running("a"), *after)).record_of("a")
+    assert [(failure.attempt, failure.kind) for failure in record.failures] == failures
+    assert record.world == ON_CPU
 
 
 def test_a_trial_that_goes_on_has_its_epochs_attempts_time_and_failures():
@@ -420,74 +375,6 @@ def test_time_between_two_runs_of_the_study_counts_for_nothing():
     record.cut(INTERRUPTED)
     assert record.earlier_seconds == 0.0 + 15.0  # nothing was seen of it in the first run after its start
     assert len(record.failures) == 2
-
-
-def test_an_attempt_is_lost_once():
-    history = History.of(entries(of_study("started"), running("a"), retry("a"), of_study("resumed")))
-    assert [failure.kind for failure in history.record_of("a").failures] == ["worker_lost"]
-    assert not history.is_news("a", Retried(attempt=1, error=DIED))
-    assert not history.is_news("a", Running(attempt=1))
-    assert history.is_news("a", Running(attempt=2))
-
-
-def test_flags_and_world_outlive_a_driver():
-    told = entries(of_study("started"), running("a"), epoch("a", 1, "shared_node"), of_study("resumed"))
-    record = History.of(told).record_of("a")
-    assert (record.flags, record.world) == ({"shared_node"}, ON_CPU)
-
-
-def test_a_lost_engine_is_a_failure_of_the_trials_that_ran():
-    history = History.of(entries(of_study("started"), running("a"), of_study("engine_lost", message="the pool died")))
-    assert history.record_of("a").failures == [Failure(attempt=1, kind="engine_lost", message="the pool died")]
-
-
-def test_an_interruption_is_noted_once():
-    told = entries(
-        of_study("started"),
-        running("a"),
-        of_study("stopped", open=["a"], wall_seconds=1.0),
-        of_study("resumed"),
-        of_study("resumed"),
-    )
-    assert len(History.of(told).record_of("a").failures) == 1
-
-
-def test_what_is_news():
-    history = History.of(entries(of_study("started"), running("a"), epoch("a", 1)))
-    assert not history.is_news("a", EpochDone(record=epoch_of(1, 0.9)))  # the first record of an epoch wins
-    assert history.is_news("a", EpochDone(record=epoch_of(2)))
-    assert history.is_news("b", Running(attempt=1))
-    for entry in entries(ended("a"), start=3):
-        history.take(entry)
-    assert not history.is_news("a", EpochDone(record=epoch_of(2)))
-    assert not history.is_news("a", END)
-    assert not history.is_news("a", Lost())
-
-
-def test_what_is_taken_for_a_trial_does_not_change_the_history():
-    history = History.of(entries(of_study("started"), running("a"), epoch("a", 1)))
-    history.record_of("a").apply(EpochDone(record=epoch_of(2)), 1.0)
-    assert list(history.record_of("a").epochs) == [1]
-
-
-def test_the_world_of_a_record_is_the_last_that_was_told():
-    record = TrialRecord()
-    record.apply(Running(attempt=1, world=ON_CPU), 1.0)
-    record.apply(Running(attempt=2), 2.0)
-    assert record.world == ON_CPU
-    other = World(device="cpu", nodes=1, workers=(WorkerPlace(rank=0, node="b", device="cpu", threads=1),))
-    record.apply(Running(attempt=3, world=other), 3.0)
-    assert record.world == other
-
-
-def test_the_state_is_what_the_study_last_said():
-    assert History().state == "new"
-    assert History.of(entries(of_study("started"))).state == "running"
-    stopped = of_study("stopped", open=[], wall_seconds=1.0)
-    assert History.of(entries(of_study("started"), stopped)).state == "stopped"
-    assert History.of(entries(of_study("started"), stopped, of_study("resumed"))).state == "running"
-    finished = of_study("finished", best=None, wall_seconds=1.0)
-    assert History.of(entries(of_study("started"), finished)).state == "finished"
 
 
 # --- recorded studies: their journals are folded, resumed and written again to the byte ------------------------------

@@ -179,8 +179,8 @@ def test_the_default_store_lies_in_the_current_folder(monkeypatch, tmp_path):
     assert found.uri == f"sqlite:///{tmp_path}/mlflow.db"
     assert found.artifacts == f"file://{tmp_path}/mlartifacts"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking:5000")
-    assert resolve_address(None).uri == "http://tracking:5000"
-    assert resolve_address(None).artifacts is None
+    server = resolve_address(None)
+    assert (server.uri, server.shown, server.artifacts) == ("http://tracking:5000", "http://tracking:5000", None)
     assert resolve_address("sqlite:////data/x.db").uri == "sqlite:////data/x.db"
 
 
@@ -220,15 +220,8 @@ def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path):
     assert file.read_text().startswith("these are my notes")
 
 
-@pytest.fixture
-def login(monkeypatch):
-    """MLflow's variables of a login, which are as they were afterwards."""
-    for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
-        monkeypatch.setenv(name, "")
-
-
 @pytest.mark.parametrize("scheme", ["http", "postgresql", "mysql+pymysql"])
-def test_a_port_where_nobody_listens_is_refused_without_the_password(scheme, login):
+def test_a_port_where_nobody_listens_is_refused_without_the_password(scheme):
     port = free_port()
     problem = refusal(f"{scheme}://ann:s3cret@127.0.0.1:{port}/db")
     assert "nobody listens" in problem
@@ -244,16 +237,12 @@ def test_a_database_without_its_driver_is_refused():
 
 
 @pytest.mark.parametrize("uri", ["postgresql://ann:p@ss@h/db", "http://ann:pass@h:1/x", "mysql+pymysql://ann:pass@h"])
-def test_passwords_are_not_shown(uri, login):
+def test_passwords_are_not_shown(uri):
     """A server's whole login goes where MLflow's client looks for it."""
     shown = resolve_address(uri).shown
     assert "ss@" not in shown
     assert ("http://h:1" if uri.startswith("http") else "ann:***@h") in shown
     assert (os.environ["MLFLOW_TRACKING_PASSWORD"] == "pass") is uri.startswith("http")
-
-
-def test_an_address_without_a_password_is_shown_as_it_is():
-    assert resolve_address("http://h:5000").shown == "http://h:5000"
 
 
 # --- an address with a password: what is kept of it, and how it is found again ----------------------------------------

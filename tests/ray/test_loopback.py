@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.groups import group_pool
+from tests.support.processes import family_of
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 LISTEN = "0A"

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
 from scalestudy.experiments.plan.plan import NO_STEP_TIME, TrialPlan, make_plan
 from scalestudy.experiments.spec.sweep_section import ITEMS
 from scalestudy.orchestration.base.environment import prepare_environment
-from scalestudy.orchestration.base.errors import RequestError, request_error
+from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError, request_error
+from scalestudy.orchestration.commands import show
 from scalestudy.orchestration.commands.parameters import ALLREDUCE, BENCHES, MAX_BATCH
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.orchestration.study.ready import check_callables, check_configs, check_data, known_trials
 from scalestudy.orchestration.study.trials import train_config
+from scalestudy.orchestration.tracking.mlflow_store import METRICS_A_BATCH, NOTE, NOTE_LIMIT, ROLE, open_experiment
+from scalestudy.orchestration.tracking.server import TrackingAddress, check_reachable, resolve_address
 from scalestudy.training.config import Train
 from scalestudy.training.section import strategy_of
 
@@ -38,8 +45,16 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Run:
+    """The run in MLflow that keeps an experiment."""
+
+    tracking_uri: str | None = None  # None: not kept
+    run_id: str | None = None
+
+
+@dataclass(frozen=True)
 class Experiment:
-    """The results of a bench on one machine."""
+    """The results of a bench on one machine, and where they are kept."""
 
     name: str  # as on the command line
     question: str
@@ -48,10 +63,14 @@ class Experiment:
     metrics: Mapping[str, float]  # names end with the unit
     machine: Mapping[str, str] = field(default_factory=dict)
     quick: bool = False  # small sizes
+    mlflow: Run = Run()
+    untracked: StudyError | None = None  # why MLflow does not have it, if it should
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data, for --json."""
-        return asdict(self)
+        """Return plain data, for --json and as the run's artifact."""
+        facts = asdict(replace(self, untracked=None))
+        del facts["untracked"]
+        return facts
 
     @property
     def measured_on(self) -> str:
@@ -71,19 +90,35 @@ SCRIPTS = {
     "overlap": "overlap.py",
 }
 """Benches of earlier versions, and the scripts in docs/chapter that replace them."""
+EXPERIMENT = "scalestudy-bench"
 
 
-def run_bench(runner: Runner, *, device: str = "auto", quick: bool = False) -> Experiment:
-    """Run one experiment. Raises RequestError for an unknown device, and what the runner raises."""
+def run_bench(runner: Runner, *, device: str = "auto", quick: bool = False, tracked: bool = True) -> Experiment:
+    """Run one experiment, and keep it in the tracking store that `run` uses.
+
+    Raises RequestError for an unknown device, and what check_reachable raises, before anything is measured. A store
+    that is lost meanwhile costs the run, not the result: see `untracked`.
+    """
     from scalestudy.training.device import choose_device
 
     prepare_environment()
+    address = resolve_address(None) if tracked else None
     try:
         place = choose_device(device, None)
     except ValueError as error:
         raise request_error(error, "choose auto, cpu or cuda") from error
+    if address:
+        check_reachable(address)
     machine = _machine(place)
-    return replace(runner(place, quick=quick), machine=machine, quick=quick)
+    done = replace(runner(place, quick=quick), machine=machine, quick=quick)
+    if address is None:
+        return done
+    try:
+        return replace(done, mlflow=Run(address.shown, _log(done, address)))
+    except Exception as error:  # MLflow raises its own, SQLAlchemy's and requests' errors
+        problem = f"tracking.uri: {address.shown}: the run could not be recorded ({type(error).__name__})"
+        remedy = "the results above are complete; correct MLFLOW_TRACKING_URI and run it again"
+        return replace(done, untracked=UnreachableError(problem, remedy))
 
 
 def _machine(device: torch.device) -> dict[str, str]:
@@ -102,6 +137,27 @@ def _machine(device: torch.device) -> dict[str, str]:
 def usable_cores() -> int:
     """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _log(done: Experiment, address: TrackingAddress) -> str:
+    """Log one run, named as the bench: its parameters, metrics, all as JSON, and what is printed. Return its id."""
+    from mlflow.entities import Metric, Param
+
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it logs every table of a new database
+    client, experiment = open_experiment(address, EXPERIMENT)
+    printed = io.StringIO()
+    show.bench(Console(file=printed, width=100), done)
+    tags = {ROLE: "bench", NOTE: f"```\n{printed.getvalue()[: NOTE_LIMIT - 8]}\n```"}
+    run_id = str(client.create_run(experiment, run_name=done.name, tags=tags).info.run_id)
+    params = {"bench": done.name, "quick": str(done.quick), **done.machine}
+    client.log_batch(run_id, params=[Param(key, value) for key, value in params.items()])
+    started = client.get_run(run_id).info.start_time
+    entries = [Metric(key, value, started, 0) for key, value in done.metrics.items()]
+    for start in range(0, len(entries), METRICS_A_BATCH):
+        client.log_batch(run_id, metrics=entries[start : start + METRICS_A_BATCH])
+    client.log_dict(run_id, done.to_dict(), f"{done.name}.json")
+    client.set_terminated(run_id)
+    return run_id
 
 
 def find_runner(name: str, source: str | None, overrides: Sequence[str], memory_gib: float | None) -> Runner:

@@ -464,14 +464,19 @@ def bench(
     ] = None,
     device: Device = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes, to try it; the figures mean little.")] = False,
+    track: Annotated[
+        bool, typer.Option("--mlflow/--no-mlflow", help="Record it as scalestudy-bench in MLflow.")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Find the largest batch that fits a worker's memory, or measure how fast workers of this machine sum."""
     from scalestudy.orchestration.commands.bench import find_runner, run_bench
 
     runner = find_runner(name, spec, set_ or (), memory)
-    done = run_bench(runner, device=device, quick=quick)
+    done = run_bench(runner, device=device, quick=quick, tracked=track)
     _print(done.to_dict(), as_json, lambda: show.bench(Console(), done))
+    if done.untracked:
+        raise done.untracked
 
 
 @data_app.command("fetch")

@@ -252,7 +252,7 @@ def inspection_lines(variant: Variant) -> list[str]:
 
 
 def bench(console: Console, done: Experiment) -> None:
-    """Print the question, the tables, and what holds on this machine."""
+    """Print the question, the tables, what holds on this machine, and the run in MLflow."""
     console.print(Text(done.question, style="bold"), soft_wrap=True)
     console.print(Text(done.measured_on), soft_wrap=True)
     for table in done.tables:
@@ -262,6 +262,10 @@ def bench(console: Console, done: Experiment) -> None:
     console.print()
     for note in done.notes:
         console.print(Text(f"- {note}"), soft_wrap=True)
+    if done.mlflow.run_id:
+        console.print(
+            Text(f"MLflow: run {done.name} of scalestudy-bench in {done.mlflow.tracking_uri}"), soft_wrap=True
+        )
 
 
 def cell_text(cell: Cell) -> str:

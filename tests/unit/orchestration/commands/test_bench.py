@@ -1,18 +1,20 @@
-"""`scalestudy bench`: its two benches on the command line, and what they print."""
+"""`scalestudy bench`: its two benches on the command line, and their MLflow runs."""
 
+import dataclasses
 import io
 import json
 import re
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 from rich.console import Console
 
 from scalestudy.experiments.spec.sections import leaf_keys
 from scalestudy.experiments.spec.sweep_section import ITEMS
-from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.commands import bench, show
-from scalestudy.orchestration.commands.bench import Experiment, MaxBatchBench, Table, run_bench
+from scalestudy.orchestration.commands.bench import Experiment, MaxBatchBench, Run, Table, run_bench
 from tests.support.approved import approved
 from tests.support.in_process import scalestudy
 from tests.support.studies import REPOSITORY, left_behind
@@ -33,9 +35,16 @@ FOUND = Experiment(
 )
 
 
+@pytest.fixture(scope="module")
+def benched(tmp_path_factory):
+    """One experiment by the command line, with a store of its own."""
+    place = tmp_path_factory.mktemp("bench")
+    return place, process("bench", "allreduce", "--quick", "--device", "cpu", "--json", cwd=place)
+
+
 @pytest.mark.slow
-def test_the_output_is_json(tmp_path):
-    done = process("bench", "allreduce", "--quick", "--device", "cpu", "--json", cwd=tmp_path)
+def test_the_output_is_json(benched):
+    _, done = benched
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert found["name"] == "allreduce"
@@ -47,12 +56,56 @@ def test_the_output_is_json(tmp_path):
         assert algorithm == pytest.approx(size * 1024 / (milliseconds / 1e3) / 1e6)  # MB/s
         assert bus == algorithm  # 2(k - 1)/k = 1 of two ranks
     assert found["metrics"]["gloo_2_bus_bytes_per_second"] == pytest.approx(1e6 * table["rows"][-1][-1])
+
+
+def test_it_is_a_run_of_the_store_that_studies_use(benched):
+    place, done = benched
+    said = json.loads(done.stdout)
+    uri = f"sqlite:///{place / 'mlflow.db'}"
+    assert said["mlflow"]["tracking_uri"] == uri
+    client = MlflowClient(tracking_uri=uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("scalestudy-bench").experiment_id])
+    assert run.info.run_id == said["mlflow"]["run_id"]
+    assert (run.info.run_name, run.info.status) == ("allreduce", "FINISHED")
+    assert run.data.params == {"bench": "allreduce", "quick": "True", **said["machine"]}
+    assert run.data.metrics == pytest.approx(said["metrics"])
+    assert said["notes"][0] in run.data.tags["mlflow.note.content"]
+    kept = Path(client.download_artifacts(run.info.run_id, "allreduce.json", str(place)))
+    assert json.loads(kept.read_text("utf-8"))["tables"] == said["tables"]
+    assert (place / "mlartifacts").is_dir()
+
+
+def test_without_mlflow_nothing_is_written(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    done = run_bench(lambda device, quick: FOUND, device="cpu", tracked=False)
+    assert (done.mlflow, done.untracked) == (Run(), None)
     assert left_behind(tmp_path) == []
+
+
+def test_a_store_out_of_reach_is_found_before_anything_is_measured(monkeypatch, tmp_path):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnreachableError, match="nobody listens there"):
+        run_bench(None, device="cpu")  # would fail if it were called
+
+
+def test_a_store_lost_meanwhile_does_not_cost_the_result(monkeypatch, tmp_path):
+    """The database is replaced by something else while the experiment runs."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def lose_the_store(device, quick):
+        (tmp_path / "mlflow.db").write_text("no database" * 100)
+        return FOUND
+
+    done = run_bench(lose_the_store, device="cpu")
+    assert (done.tables, done.mlflow) == (FOUND.tables, Run())
+    assert re.search(r"the run could not be recorded \(\w+\); the results above are complete", str(done.untracked))
 
 
 def test_what_is_printed():
     console = Console(file=io.StringIO(), width=60)
-    show.bench(console, FOUND)
+    show.bench(console, dataclasses.replace(FOUND, mlflow=Run("sqlite:///x.db", "1")))
     approved(console.file.getvalue(), Path(__file__).parent / "bench.txt")
 
 

@@ -54,7 +54,8 @@ def secrets_in(environment: Mapping[str, str]) -> list[str]:
     """
     named = {name.strip() for name in environment.get(NAMES_VARIABLE, "").split(",")}
     secrets: set[str] = set()
-    for name, value in environment.items():
+    for name in list(environment):
+        value = environment.get(name, "")  # another thread may remove a variable meanwhile
         if name == NAMES_VARIABLE:
             continue
         if name in named or (_SECRET_NAME.search(name) and not _PLACE_NAME.search(name)):

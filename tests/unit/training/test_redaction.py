@@ -1,5 +1,6 @@
 """Secrets in text and in the environment: what is hidden, and what is none."""
 
+import os
 import re
 import string
 
@@ -82,3 +83,10 @@ def test_what_the_environment_holds_as_secrets():
         "in/a-uri",
         "named-by-hand",
     }
+
+
+def test_a_variable_may_vanish_while_the_environment_is_read(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hunter22")
+    names = [*os.environ, "GONE_TOKEN"]
+    monkeypatch.setattr(type(os.environ), "__iter__", lambda environment: iter(names))
+    assert "hunter22" in secrets_in(os.environ)

@@ -123,7 +123,8 @@ def _parse(field: FieldInfo, text: str) -> Any:
     try:
         if kind in (int, float):
             return kind(text)
-        return text if kind is str else json.loads(f"[{text}]" if kind is tuple else text)
+        is_bare_list = kind is tuple and not text.startswith("[")  # "3,1" for [3, 1], as remedies write it
+        return text if kind is str else json.loads(f"[{text}]" if is_bare_list else text)
     except ValueError:
         return text
 

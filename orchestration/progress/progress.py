@@ -55,7 +55,7 @@ class StudyProgress:
     statuses: dict[str, str] = field(default_factory=dict)  # how each trial ended, timing runs left out
     timings: dict[str, str] = field(default_factory=dict)  # how each timing run ended
     best: tuple[float, TrialPlan] | None = None
-    resting: dict[str, RunningTrial] = field(default_factory=dict)  # begun in an earlier run, and not taken up yet
+    resting: dict[str, RunningTrial] = field(default_factory=dict)  # begun earlier or put off, and not taken up yet
     stopping: bool = False  # the study ends early, by Ctrl-C for instance: what is in `running` is cut off
 
     def catch_up(self, past: Iterable[tuple[str, TrialEvent]]) -> None:
@@ -84,6 +84,7 @@ class StudyProgress:
                 self.resting[trial_id] = self.running.pop(trial_id)
             case Ended():
                 self.running.pop(trial_id, None)
+                self.resting.pop(trial_id, None)  # it was over its budget, or found no room
                 (self.timings if trial.kind == "timing" else self.statuses)[trial_id] = event.status
             case Reopened():
                 (self.timings if trial.kind == "timing" else self.statuses).pop(trial_id, None)

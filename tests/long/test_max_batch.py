@@ -19,6 +19,7 @@ def test_every_way_of_training_has_its_largest_batch(tmp_path):
     answers, *tries = found["tables"]
     assert [row[:3] for row in answers["rows"]] == [[f"train.accumulation={parts}", 64, "yes"] for parts in (1, 4)]
     assert [row[0] for row in tries[0]["rows"]] == [2, 4, 8, 16, 32, 64]
+    assert found["mlflow"]["run_id"]
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def test_every_way_of_training_has_its_largest_batch(tmp_path):
     ],
 )
 def test_what_can_not_be_answered_is_one_line(tmp_path, arguments, said):
-    done = scalestudy("bench", *arguments, "--device", "cpu", cwd=tmp_path)
+    done = scalestudy("bench", *arguments, "--no-mlflow", "--device", "cpu", cwd=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
     assert done.stderr.count("\n") == 1

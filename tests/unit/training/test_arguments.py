@@ -100,6 +100,11 @@ def test_other_forms_of_a_value_come_back(key, value):
     assert getattr(read(make_arguments(TrainConfig(**LEAST, **{key: value}))), key) == value
 
 
+@pytest.mark.parametrize("text", ["3,1", "[3, 1]"])
+def test_a_list_may_stand_in_brackets_as_remedies_write_it(text):
+    assert read([*make_arguments(TrainConfig(**LEAST)), "--shards", text]).shards == (3.0, 1.0)
+
+
 @given(st.sets(st.sampled_from(sorted(OTHER))))
 def test_all_of_them_together_come_back_by_way_of_a_shell(changed):
     config = TrainConfig(**{**LEAST, **{key: OTHER[key] for key in changed}})

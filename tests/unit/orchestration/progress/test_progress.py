@@ -94,6 +94,12 @@ def test_a_trial_of_an_earlier_run_rests_until_it_is_taken_up(progress, first):
     assert (list(progress.resting), progress.running[first].values) == ([], [0.4, 0.6])
 
 
+def test_a_trial_that_ends_before_it_is_taken_up_rests_no_more(progress, first):
+    progress.catch_up([(first, Running(attempt=1))])
+    take(progress, first, ended("failed", "its failures have used up the budget"))
+    assert (progress.resting, progress.statuses) == ({}, {first: "failed"})
+
+
 def test_the_line(progress, first):
     assert progress.remaining_seconds is None
     assert progress.line().startswith("0/2 trials · 0:00 elapsed")

@@ -123,8 +123,9 @@ def _parse(field: FieldInfo, text: str) -> Any:
     try:
         if kind in (int, float):
             return kind(text)
-        is_bare_list = kind is tuple and not text.startswith("[")  # "3,1" for [3, 1], as remedies write it
-        return text if kind is str else json.loads(f"[{text}]" if is_bare_list else text)
+        if kind is tuple:  # 3,1 or, as remedies write it, [3, 1]
+            return [float(item) for item in text.removeprefix("[").removesuffix("]").split(",")]
+        return text if kind is str else json.loads(text)
     except ValueError:
         return text
 

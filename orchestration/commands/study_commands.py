@@ -71,6 +71,7 @@ def status_of(path: str | Path) -> Status:
     alive, history, progress = study.holder(), study.history, study.progress
     left = history.state if history.state in ("finished", "stopped") else "interrupted"
     ends = list(progress.statuses.values())
+    begun = progress.running if alive else progress.resting | progress.running
     return Status(
         study=study.folder.study_id,
         state="running" if alive else left,
@@ -85,7 +86,7 @@ def status_of(path: str | Path) -> Status:
                 period=each.trial.period_word,
                 metric=each.values[-1] if each.epochs else None,
             )
-            for trial_id, each in (progress.resting | progress.running).items()
+            for trial_id, each in begun.items()
         ),
         best={"value": progress.best[0], "trial": progress.best[1].name} if progress.best else None,
         wall_seconds=history.wall_seconds_at(time.time()) if alive else history.study_seconds,

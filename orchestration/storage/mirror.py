@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 from uuid import uuid4
 
-from scalestudy.experiments.spec.addresses import child, parent_and_name, uri_problem
+from scalestudy.experiments.spec.addresses import child, is_uri, parent_and_name, uri_problem
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError
 from scalestudy.orchestration.base.places import home
@@ -162,12 +162,14 @@ def check_writable(address: str) -> None:
 
 @contextmanager
 def answering(address: str, done: str) -> Iterator[None]:
-    """Turn the failure of a store into an UnreachableError. done: the participle for its message, such as "read"."""
+    """Turn the failure of a store or folder into an UnreachableError. done: a participle, such as "read"."""
     try:
         yield
     except OSError as error:
         keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" if address.startswith("s3:") else "the credentials"
         remedy = f"make the bucket, correct the address, or set {keys} in the environment"
+        if not is_uri(address):
+            remedy = "make the folder and its files readable"
         raise UnreachableError(f"storage: {address}: can't be {done} ({storage_reason(error)})", remedy) from error
 
 

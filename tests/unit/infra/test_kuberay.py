@@ -57,6 +57,14 @@ def test_workers_have_gpus_and_the_head_has_none(name):
 
 
 @pytest.mark.parametrize("name", KUBERAY)
+def test_each_container_asks_for_cpus_and_memory_and_has_a_limit_of_memory(name):
+    for pod in pods(kuberay(name)).values():
+        for container in pod["containers"]:
+            assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+            assert "memory" in container["resources"]["limits"]
+
+
+@pytest.mark.parametrize("name", KUBERAY)
 def test_shared_memory_is_memory_with_a_bound(name):
     for role in ("head", "gpu"):
         pod = pods(kuberay(name))[role]

@@ -100,9 +100,9 @@ def test_other_forms_of_a_value_come_back(key, value):
     assert getattr(read(make_arguments(TrainConfig(**LEAST, **{key: value}))), key) == value
 
 
-@pytest.mark.parametrize("text", ["3,1", "[3, 1]"])
+@pytest.mark.parametrize("text", ["1.5,.5", "[1.5, 0.5]"])
 def test_a_list_may_stand_in_brackets_as_remedies_write_it(text):
-    assert read([*make_arguments(TrainConfig(**LEAST)), "--shards", text]).shards == (3.0, 1.0)
+    assert read([*make_arguments(TrainConfig(**LEAST)), "--shards", text]).shards == (1.5, 0.5)
 
 
 @given(st.sets(st.sampled_from(sorted(OTHER))))

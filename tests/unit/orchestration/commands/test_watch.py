@@ -256,3 +256,10 @@ def test_without_watch_a_running_study_is_opened_with_a_word_about_it(running, b
     assert none.returncode == 2
     assert none.stderr == f"DIR: {folder.path}: has no report.html; it is written when the study ends; {look}\n"
     assert (earlier.stdout, earlier.stderr) == (f"{folder.report_file}\n", f"the study still runs; {look}\n")
+
+
+def test_a_lock_that_no_one_may_read_names_the_folder(running):
+    _, folder, _ = running
+    (folder.path / "lock").mkdir()  # root reads any file, but no folder
+    with pytest.raises(UnreachableError, match=r"can't be read .*; make the folder and its files readable"):
+        status_of(folder.path)

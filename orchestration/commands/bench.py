@@ -6,8 +6,8 @@ import io
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -15,8 +15,9 @@ from rich.console import Console
 from scalestudy.experiments.plan.plan import NO_STEP_TIME, TrialPlan, make_plan
 from scalestudy.experiments.spec.sweep_section import ITEMS
 from scalestudy.orchestration.base.environment import prepare_environment
-from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError, request_error
+from scalestudy.orchestration.base.errors import RequestError, UnreachableError, request_error
 from scalestudy.orchestration.commands import show
+from scalestudy.orchestration.commands.bench_result import EXPERIMENT, Cell, Experiment, Run, Table
 from scalestudy.orchestration.commands.parameters import ALLREDUCE, BENCHES, MAX_BATCH
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.orchestration.study.ready import check_callables, check_configs, check_data, known_trials
@@ -31,55 +32,6 @@ if TYPE_CHECKING:
 
     from scalestudy.training.loop.memory_fit import MaxBatch
 
-Cell = str | int | float | None
-"""A cell of a table; None: not measured here."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows under a header; the heading of a column of numbers names the unit."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-
-
-@dataclass(frozen=True)
-class Run:
-    """The run in MLflow that keeps an experiment."""
-
-    tracking_uri: str | None = None  # None: not kept
-    run_id: str | None = None
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """The results of a bench on one machine, and where they are kept."""
-
-    name: str  # as on the command line
-    question: str
-    tables: tuple[Table, ...]
-    notes: tuple[str, ...]  # what holds on this machine, a sentence or two each
-    metrics: Mapping[str, float]  # names end with the unit
-    machine: Mapping[str, str] = field(default_factory=dict)
-    quick: bool = False  # small sizes
-    mlflow: Run = Run()
-    untracked: StudyError | None = None  # why MLflow does not have it, if it should
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data, for --json and as the run's artifact."""
-        facts = asdict(replace(self, untracked=None))
-        del facts["untracked"]
-        return facts
-
-    @property
-    def measured_on(self) -> str:
-        """What the figures were measured on, in one line."""
-        said = self.machine
-        how = ", small sizes (--quick), whose figures mean little" if self.quick else ""
-        return f"on {said['device']}, {said['cores']} cores, {said['threads']} threads, torch {said['torch']}{how}"
-
-
 Runner = Callable[..., Experiment]
 """A bench: it takes the device and `quick`, and returns an Experiment."""
 SCRIPTS = {
@@ -90,7 +42,6 @@ SCRIPTS = {
     "overlap": "overlap.py",
 }
 """Benches of earlier versions, and the scripts in docs/chapter that replace them."""
-EXPERIMENT = "scalestudy-bench"
 
 
 def run_bench(runner: Runner, *, device: str = "auto", quick: bool = False, tracked: bool = True) -> Experiment:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from scalestudy.experiments.plan.estimate import Estimate
     from scalestudy.experiments.plan.plan import Plan
     from scalestudy.experiments.spec.study_spec import StudySpec
-    from scalestudy.orchestration.commands.bench import Cell, Experiment
+    from scalestudy.orchestration.commands.bench_result import Cell, Experiment
     from scalestudy.orchestration.commands.doctor import Finding
     from scalestudy.orchestration.commands.models import Variant
     from scalestudy.orchestration.commands.planning import PlannedStudy

@@ -14,7 +14,8 @@ from scalestudy.experiments.spec.sections import leaf_keys
 from scalestudy.experiments.spec.sweep_section import ITEMS
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.commands import bench, show
-from scalestudy.orchestration.commands.bench import Experiment, MaxBatchBench, Run, Table, run_bench
+from scalestudy.orchestration.commands.bench import MaxBatchBench, run_bench
+from scalestudy.orchestration.commands.bench_result import Experiment, Run, Table
 from tests.support.approved import approved
 from tests.support.in_process import scalestudy
 from tests.support.studies import REPOSITORY, left_behind

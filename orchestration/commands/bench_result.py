@@ -1,0 +1,59 @@
+"""What a bench found on one machine: tables, notes and metrics, and the run in MLflow that keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from scalestudy.orchestration.base.errors import StudyError
+
+EXPERIMENT = "scalestudy-bench"
+"""MLflow's experiment of all benches."""
+Cell = str | int | float | None
+"""A cell of a table; None: not measured here."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under a header; the heading of a column of numbers names the unit."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The run in MLflow that keeps an experiment."""
+
+    tracking_uri: str | None = None  # None: not kept
+    run_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The results of a bench on one machine, and where they are kept."""
+
+    name: str  # as on the command line
+    question: str
+    tables: tuple[Table, ...]
+    notes: tuple[str, ...]  # what holds on this machine, a sentence or two each
+    metrics: Mapping[str, float]  # names end with the unit
+    machine: Mapping[str, str] = field(default_factory=dict)
+    quick: bool = False  # small sizes
+    mlflow: Run = Run()
+    untracked: StudyError | None = None  # why MLflow does not have it, if it should
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, for --json and as the run's artifact."""
+        facts = asdict(replace(self, untracked=None))
+        del facts["untracked"]
+        return facts
+
+    @property
+    def measured_on(self) -> str:
+        """What the figures were measured on, in one line."""
+        said = self.machine
+        how = ", small sizes (--quick), whose figures mean little" if self.quick else ""
+        return f"on {said['device']}, {said['cores']} cores, {said['threads']} threads, torch {said['torch']}{how}"

@@ -129,7 +129,7 @@ def new(
 
     path = write_new_spec(name, study)
     next_step = shlex.join(["scalestudy", "validate", str(path)])
-    _print({"spec": str(path)}, as_json, lambda: print(f"{path}; to check it: {next_step}"))
+    _print(lambda: {"spec": str(path)}, as_json, lambda: print(f"{path}; to check it: {next_step}"))
 
 
 @app.command()
@@ -166,7 +166,7 @@ def plan(
         rehearse=rehearse,
         extend=extend,
     )
-    _print(planned.to_dict(), as_json, lambda: show.plan(Console(), planned))
+    _print(planned.to_dict, as_json, lambda: show.plan(Console(), planned))
 
 
 @app.command()
@@ -221,10 +221,10 @@ def resume(
     _show_end(result, as_json)
 
 
-def _print(data: Any, as_json: bool, print_words: Callable[[], object]) -> None:
+def _print(data: Callable[[], Any], as_json: bool, print_words: Callable[[], object]) -> None:
     """Print plain data, with --json; else what people read."""
     if as_json:
-        print(json.dumps(data, indent=1))
+        print(json.dumps(data(), indent=1))
     else:
         print_words()
 
@@ -262,7 +262,7 @@ def _view(progress: Any, screen: TextIO, waiting: Callable[[], Mapping[str, floa
 
 def _show_end(result: StudyResult, as_json: bool) -> None:
     result = replace(result, wall_seconds=process_seconds())
-    _print(show.result_data(result), as_json, lambda: show.result(Console(), result))
+    _print(lambda: show.result_data(result), as_json, lambda: show.result(Console(), result))
     raise typer.Exit(result.exit_code)
 
 
@@ -272,7 +272,7 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
     from scalestudy.orchestration.commands.study_commands import status_lines, status_of
 
     current = status_of(_study(folder))
-    _print(current.to_dict(), as_json, lambda: print(*status_lines(current), sep="\n"))
+    _print(current.to_dict, as_json, lambda: print(*status_lines(current), sep="\n"))
 
 
 @app.command("list")
@@ -287,7 +287,7 @@ def list_(
     from scalestudy.orchestration.commands.studies import list_studies
 
     studies, places = list_studies(storage)
-    _print([study.to_dict() for study in studies], as_json, lambda: show.studies(Console(), studies, places))
+    _print(lambda: [study.to_dict() for study in studies], as_json, lambda: show.studies(Console(), studies, places))
 
 
 @app.command("open")
@@ -340,7 +340,7 @@ def report(
     path = rebuild_report(named, include_flagged=include_flagged)
     pictures = draw_pictures(named) if png else []
     data = {"report": str(path), "pictures": [str(picture) for picture in pictures]}
-    _print(data, as_json, lambda: print(*(path, *pictures), sep="\n"))
+    _print(lambda: data, as_json, lambda: print(*(path, *pictures), sep="\n"))
 
 
 @app.command()
@@ -396,7 +396,7 @@ def compare(folders: Folders, as_json: AsJson = False) -> None:
     from scalestudy.orchestration.commands.study_commands import compare_studies
 
     comparison = compare_studies([_study(folder) for folder in folders])
-    _print(comparison, as_json, lambda: show.comparison(Console(), comparison))
+    _print(lambda: comparison, as_json, lambda: show.comparison(Console(), comparison))
 
 
 @app.command()
@@ -450,7 +450,7 @@ def doctor(
     from scalestudy.orchestration.commands.doctor import examine
 
     findings = examine(spec, address)
-    _print([finding.to_dict() for finding in findings], as_json, lambda: show.findings(Console(), findings))
+    _print(lambda: [finding.to_dict() for finding in findings], as_json, lambda: show.findings(Console(), findings))
     raise typer.Exit(ExitCode.SOME_FAILED if any(finding.broken for finding in findings) else ExitCode.DONE)
 
 
@@ -474,7 +474,7 @@ def bench(
 
     runner = find_runner(name, spec, set_ or (), memory)
     done = run_bench(runner, device=device, quick=quick, tracked=track)
-    _print(done.to_dict(), as_json, lambda: show.bench(Console(), done))
+    _print(done.to_dict, as_json, lambda: show.bench(Console(), done))
     if done.untracked:
         raise done.untracked
 
@@ -491,7 +491,7 @@ def fetch(
     files, root = fetch_data(name, source)
     text = f"{len(files)} files written under {root}" if files else f"is there already, under {root}"
     data = {"data": name, "root": str(root), "written": [str(file) for file in files]}
-    _print(data, as_json, lambda: print(f"{name}: {text}"))
+    _print(lambda: data, as_json, lambda: print(f"{name}: {text}"))
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from rich.text import Text
 from scalestudy.experiments.plan.plan import short_name
 from scalestudy.experiments.spec.sweep_section import ITEMS
 from scalestudy.orchestration.base.errors import ExitCode
+from scalestudy.orchestration.commands.bench_result import EXPERIMENT
 
 if TYPE_CHECKING:
     from scalestudy.experiments.plan.estimate import Estimate
@@ -263,9 +264,8 @@ def bench(console: Console, done: Experiment) -> None:
     for note in done.notes:
         console.print(Text(f"- {note}"), soft_wrap=True)
     if done.mlflow.run_id:
-        console.print(
-            Text(f"MLflow: run {done.name} of scalestudy-bench in {done.mlflow.tracking_uri}"), soft_wrap=True
-        )
+        place = f"run {done.name} of {EXPERIMENT} in {done.mlflow.tracking_uri}"
+        console.print(Text(f"MLflow: {place}"), soft_wrap=True)
 
 
 def cell_text(cell: Cell) -> str:

@@ -167,9 +167,8 @@ def answering(address: str, done: str) -> Iterator[None]:
         yield
     except OSError as error:
         keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" if address.startswith("s3:") else "the credentials"
-        remedy = f"make the bucket, correct the address, or set {keys} in the environment"
-        if not is_uri(address):
-            remedy = "make the folder and its files readable"
+        in_bucket = f"make the bucket, correct the address, or set {keys} in the environment"
+        remedy = in_bucket if is_uri(address) else "make the folder and its files readable"
         raise UnreachableError(f"storage: {address}: can't be {done} ({storage_reason(error)})", remedy) from error
 
 

@@ -31,13 +31,14 @@ def within(parent: str, *names: str) -> set[str]:
 
 
 MAY_IMPORT: Mapping[str, set[str]] = {
-    # training: the files beside its rooms are the ground floor; two of them are the way in
+    # training: the files beside its rooms are the ground floor; three of them lie above the rooms
     "training": set(),
     "training.models": {"training"},
     "training.data": {"training"},
     "training.gradient_sync": {"training"},
     "training.loop": {"training", *within("training", "models", "data", "gradient_sync")},
     "training.checkpoint": {"training", "training.loop"},
+    "training.rehearsal": {"training", *within("training", "models", "data", "loop", "checkpoint")},
     "training.arguments": {"training"},
     "training.__main__": {"training", *within("training", "arguments", "data", "loop", "checkpoint")},
     # experiments
@@ -90,7 +91,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *within("orchestration", "base", "cluster", "storage", "groups", "sweep", "tracking", "progress"),
         *within("experiments", "spec", "plan", "study"),
         *within("experiments.analysis", "measures", "text", "answers"),
-        *("training", *within("training", "data", "loop", "checkpoint")),
+        *("training", *within("training", "data", "loop", "checkpoint", "rehearsal")),
     },
     "orchestration.commands": {
         *within("orchestration", "base", "cluster", "storage", "groups", "tracking", "progress", "study"),

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import datetime
 import gc
+import hashlib
+import json
 import os
 import socket
 import sys
@@ -21,6 +23,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from scalestudy.training.exceptions import InputError
 
@@ -213,6 +216,53 @@ def broadcast_from_first(tensors: Iterable[torch.Tensor], worker: Worker) -> Non
         return
     for tensor, theirs in _with_those_of_first(tensors):
         tensor.copy_(theirs)
+
+
+def replicate(module: nn.Module, worker: Worker) -> None:
+    """Give every rank rank 0's parameters and buffers. Buffers that differ in form stay as they are.
+
+    Raises InputError, on every rank, for a parameter whose name, shape or dtype differs by rank.
+    """
+    if worker.world_size == 1:
+        return
+    parameters, forms = _forms(module.named_parameters(), worker)
+    for rank, theirs in enumerate(forms):
+        if odd := sorted(theirs ^ forms[0]):
+            name, shape, dtype = json.loads(odd[0])
+            owner = rank if odd[0] in theirs else 0
+            raise InputError(
+                f"model: rank {owner} alone has a parameter {name} of shape {shape} and {dtype}",
+                "build the same model on every rank",
+            )
+    ordered = [parameters[form] for form in sorted(parameters)]
+    broadcast_from_first((*ordered, *equal_in_form(module.named_buffers(), worker)), worker)
+
+
+def equal_in_form(named: Iterable[tuple[str, torch.Tensor]], worker: Worker) -> list[torch.Tensor]:
+    """Return the tensors that every rank has under the same name, in the same shape and dtype, in one order on all.
+
+    Only these may go into a collective: buffers grow, come and go with the examples that a rank has seen. Tensors that
+    are not dense stay out.
+    """
+    mine, forms = _forms(named, worker)
+    return [mine[form] for form in sorted(set.intersection(*forms))]
+
+
+def _forms(named: Iterable[tuple[str, torch.Tensor]], worker: Worker) -> tuple[dict[str, torch.Tensor], list[set[str]]]:
+    """Return this rank's dense tensors by name, shape and dtype in one text, and every rank's texts.
+
+    By one small collective; a second one where ranks differ.
+    """
+    mine = {
+        json.dumps([name, list(tensor.shape), str(tensor.dtype)]): tensor
+        for name, tensor in named
+        if tensor.layout is torch.strided and not tensor.is_quantized
+    }
+    text = json.dumps(sorted(mine))
+    digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")  # a row carries 53 bits
+    if len({row[0] for row in gather_rows([digest], worker)}) == 1:
+        return mine, [set(mine)] * worker.world_size
+    return mine, [set(json.loads(theirs)) for theirs in gather_texts(text, worker)]
 
 
 def largest_difference_from_first(tensors: Iterable[torch.Tensor], worker: Worker) -> float:

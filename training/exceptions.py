@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 _NO_MEMORY = (
@@ -48,7 +49,10 @@ _MAY_BE_LOST = (  # what the libraries say first in such a context, and for othe
     _NO_ENGINE,
 )
 _GPU_IS_LOST = "GPU is lost"  # NVML's
-_NO_GPU = ("CUDA", "NVIDIA", "'CPU' backend")
+_NO_GPU = ("CUDA", "NVIDIA")
+_NO_KERNEL = re.compile(r"Could not run '[^']*' with arguments from the '(\w+)' backend")
+_FRAME = re.compile(r'\s+File ".+", line \d+')  # of a traceback
+_KERNELS = re.compile(r"only available for these backends: \[([^\]]*)\]")
 _LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
 _LOST_PEER_TYPES = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"})
 
@@ -127,9 +131,32 @@ def _error_of_context() -> str:
 
 
 def wants_gpu(error: BaseException) -> bool:
-    """Whether an exception, met on a CPU, may say no more than that the code needs a GPU."""
+    """Whether an exception, met on a CPU, may say no more than that the code needs a GPU.
+
+    An operator may lack a kernel for another reason, such as sparse or quantised tensors: PyTorch then lists all the
+    kernels that it has, and CUDA is what is missing only where the list has it for plain tensors, and not the CPU.
+    """
     is_kind = isinstance(error, RuntimeError | AssertionError)  # NotImplementedError is one
-    return is_kind and not isinstance(error, InputError) and any(text in str(error) for text in _NO_GPU)
+    if not is_kind or isinstance(error, InputError):
+        return False
+    text = str(error)
+    if wanted := _NO_KERNEL.search(text):
+        listed = _KERNELS.search(text)
+        kernels = {name.strip() for name in listed[1].split(",")} if listed else set()
+        return wanted[1] == "CPU" and "CUDA" in kernels and "CPU" not in kernels
+    return any(word in what_happened(text) for word in _NO_GPU)
+
+
+def what_happened(text: str) -> str:
+    """Return the line of a message that says what happened.
+
+    It is the first one, joined by the next if it ends with a colon; of a traceback, the first one behind the frames.
+    """
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    frames = [index for index, line in enumerate(lines) if _FRAME.match(line)]
+    behind = [line for line in lines[frames[-1] :] if not line[0].isspace()] if frames else lines
+    said = [line.strip() for line in behind or lines[-1:]]
+    return " ".join(said[:2] if said and said[0].endswith(":") else said[:1])
 
 
 def is_lost_peer(error: BaseException) -> bool:

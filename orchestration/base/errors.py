@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from scalestudy.orchestration.base.environment import without_secrets
-from scalestudy.training.exceptions import InputError
+from scalestudy.training.exceptions import InputError, what_happened
 
 
 class ExitCode(IntEnum):
@@ -59,12 +59,12 @@ class RefusedError(UnreachableError):
 
 
 def first_line(said: BaseException | str) -> str:
-    """Return the first line of a text, or of an error's message, at most 300 characters.
+    """Return the line of a text, or of an error's message, that says what happened, at most 300 characters.
 
     An error without a message gives the name of its type, an empty text an empty text.
     """
-    lines = str(said).strip().splitlines() or ["" if isinstance(said, str) else type(said).__name__]
-    return lines[0][:300]
+    line = what_happened(str(said)) or ("" if isinstance(said, str) else type(said).__name__)
+    return line[:300]
 
 
 def request_error(error: Exception, remedy: str, where: str = "") -> RequestError:

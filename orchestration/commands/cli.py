@@ -146,7 +146,7 @@ def plan(
     ] = False,
     rehearse: Annotated[
         bool,
-        typer.Option("--rehearse", help="Make one step of each kind of training on the CPU, and show its model."),
+        typer.Option("--rehearse", help="Try each kind of training on the CPU, and show its model."),
     ] = False,
     extend: Extended = None,
     as_json: AsJson = False,

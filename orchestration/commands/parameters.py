@@ -117,7 +117,7 @@ Extended = Annotated[
 ]
 Rehearsal = Annotated[
     bool,
-    typer.Option("--rehearsal/--no-rehearsal", help="Make one step of your own code on the CPU, before the start."),
+    typer.Option("--rehearsal/--no-rehearsal", help="Try your own code on the CPU, before the start."),
 ]
 Experiment = Annotated[
     str,

@@ -94,7 +94,7 @@ def plan_study(
         nodes: number of machines.
         storage: a folder or URI with earlier studies, beside the usual places.
         measure: whether to train and time some steps now.
-        rehearse: whether to make one step of each kind of training, and show its model.
+        rehearse: whether to try each kind of training, and show its model.
         extend: the folder of the study that the spec extends.
 
     Raises SpecError or RequestError for a study that can't run, and what `rehearse_study` and `measure_cells` raise.
@@ -117,7 +117,7 @@ def plan_study(
         check_configs(trials, root)
     if rehearse:
         rehearsal = rehearse_study(trials, root)
-        unbuilt = [kind.trial.workload for name, kind in kinds_of(trials).items() if name in rehearsal.left_out]
+        unbuilt = [kind.trials[0].workload for name, kind in kinds_of(trials).items() if name in rehearsal.left_out]
         models = inspect_models([trial for trial in trials if trial.workload not in unbuilt], root)
     if measure:
         timings = [measure_cells(trials, root, device=device, threads=threads), *timings]

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from scalestudy.experiments.plan.plan import short_name
 from scalestudy.experiments.spec.sweep_section import ITEMS
-from scalestudy.orchestration.base.errors import ExitCode
+from scalestudy.orchestration.base.errors import ExitCode, first_line
 from scalestudy.orchestration.commands.bench_result import EXPERIMENT
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def closing_lines(done: StudyResult) -> list[str]:
         kept = "kept" if done.summary is None else "kept and in the report"
         lines.append(f"stopped: the trials that had ended are {kept}; to go on: scalestudy resume {place}")
     if done.broken:
-        lines.append(f"the sweep broke off: {done.broken.splitlines()[-1]}; see {done.folder / 'log.jsonl'}")
+        lines.append(f"the sweep broke off: {first_line(done.broken)}; see {done.folder / 'log.jsonl'}")
         if done.exit_code == ExitCode.SOME_FAILED:
             lines.append(f"mend the code, then: scalestudy resume {place} --retry-failed")
             lines.append("a study with limits.failures: continue runs its other trials all the same")

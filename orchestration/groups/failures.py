@@ -11,7 +11,13 @@ from scalestudy.orchestration.base.environment import without_secrets
 from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.cluster.nodes import Node, largest_group, types_words
 from scalestudy.orchestration.groups.events import Failure, FaultKind, KillCount, TrialError
-from scalestudy.training.exceptions import StoreError, is_device_lost, is_lost_peer, is_out_of_memory
+from scalestudy.training.exceptions import (
+    StoreError,
+    is_device_lost,
+    is_lost_peer,
+    is_out_of_memory,
+    what_happened,
+)
 
 Cause = Literal[
     "worker_lost", "stalled", "controller_lost", "node_lost", "preempted", "tune_trial", "time_limit", "reported"
@@ -85,8 +91,9 @@ def classify(error: BaseException) -> FaultKind:
 
 
 def describe(error: BaseException) -> str:
-    """Return the exception as one short text: type and message, without secrets."""
-    text = without_secrets(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+    """Return the exception as one short line: type and message, without secrets; a traceback has the rest."""
+    said = what_happened(str(error))
+    text = without_secrets(f"{type(error).__name__}: {said}" if said else type(error).__name__)
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # bytes that were no text can't be written down
     return text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1] + "…"
 

@@ -21,9 +21,8 @@ from scalestudy.orchestration.cluster.node_checks import check_versions
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.groups.gpus_on_cpu import training_device
 from scalestudy.orchestration.storage import mirror
-from scalestudy.orchestration.study.blame import blamed
 from scalestudy.orchestration.study.opening import PreparedStudy
-from scalestudy.orchestration.study.rehearsal import is_known_to_fit, rehearse_study
+from scalestudy.orchestration.study.rehearsal import blamed, is_known_to_fit, rehearse_study
 from scalestudy.orchestration.study.schedule import Placed, trainings_rule
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.server import TrackingAddress, check_reachable, resolve_address, same_address
@@ -192,7 +191,7 @@ def _rehearse(trials: Sequence[TrialPlan], data_root: Path, say: Say) -> None:
     """
     if is_known_to_fit(trials):
         return
-    say(f"a rehearsal: one step of {trials[0].workload['model']} on the CPU")
+    say(f"a rehearsal: the first steps of {trials[0].workload['model']} on the CPU")
     for line in rehearse_study(trials, data_root).left_out_words():
         logger.warning("rehearsal: %s", line)
 

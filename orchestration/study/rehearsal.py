@@ -1,7 +1,8 @@
-"""The rehearsal of a study: one step of each kind of training, on the CPU, before anything starts.
+"""The rehearsal of a study: the first steps of each kind of training, on the CPU, before anything starts.
 
-A process of its own makes the steps (`main`), within a limit of time and of memory. What it can't find out stops no
-study: only a mistake does.
+A process makes the steps (`main`), within a limit of time and of memory. What it can't find out stops no study: only a
+mistake does. It makes each kind's steps twice in one process, and once in a fresh one: workers train many trials, and a
+trial must be the same whatever ran before it.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scalestudy.experiments.plan.plan import TrialPlan, label
 from scalestudy.orchestration.base.child import run_child
-from scalestudy.orchestration.base.errors import RequestError
-from scalestudy.orchestration.study.blame import blamed
+from scalestudy.orchestration.base.errors import RequestError, request_error
+from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.config import TrainConfig
-from scalestudy.training.exceptions import is_out_of_memory, wants_gpu
+from scalestudy.training.exceptions import InputError, is_out_of_memory, wants_gpu, what_happened
 from scalestudy.training.registry import (
     INITIALISATIONS,
     LOSSES,
@@ -33,12 +35,16 @@ from scalestudy.training.registry import (
     SCHEDULES,
 )
 
+if TYPE_CHECKING:
+    from scalestudy.training.rehearsal import Division, Part
+
 LIMIT_SECONDS = 60.0
 """For all kinds of training together, the process's start included."""
 MEMORY_SHARE = 0.5
 """Of the free memory, which a rehearsal may take."""
 MOST_NAMES = 3
 """Kinds that a line lists."""
+LEFT_BEHIND = "{} trains in another way after another training in its process"
 WITHOUT = "correct it; --no-rehearsal starts the study without this check"
 FITTING_MODELS = ("lenet", "mlp", "resnet18")
 FITTING_DATA = ("digits", "synthetic", "mnist", "fashion_mnist")
@@ -49,22 +55,41 @@ of these data. A test tries them all."""
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """Trainings that make the same mistakes. trial: one of the smallest batch. largest_batch: of any of them.
+    """Trainings that make the same mistakes."""
 
-    in_group: each has several workers, so that its code may ask the process group.
-    """
+    trials: tuple[TrialPlan, ...]
+    """The first one has the smallest batch; its steps are made for all."""
 
-    trial: TrialPlan
-    largest_batch: int
-    in_group: bool
+    @property
+    def in_group(self) -> bool:
+        """Whether each has several workers, so that its code may ask the process group."""
+        return all(trial.num_gpus > 1 for trial in self.trials)
+
+    def order(self, data_root: Path) -> dict[str, Any]:
+        """Return what the process needs to know, as plain data: `answer_for` takes it."""
+        configs = [(train_config(trial, data_root), trial.num_gpus) for trial in self.trials]
+        divided = {
+            (config.batch_size, size, config.accumulation, config.shards, config.sync_batch_norm): (config, size)
+            for config, size in configs
+        }
+        return {
+            "config": configs[0][0].to_dict(),
+            "divided": [
+                [config.batch_size, config.weights(size), config.accumulation, config.sync_batch_norm and size > 1]
+                for config, size in divided.values()
+            ],
+            "in_group": self.in_group,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the process says of a kind: the loss of its step and the seconds, or a problem, or why it was left out."""
+    """What the process says of a kind: the loss of its first step and the seconds, or a problem, or why not."""
 
     loss: float | None = None
     seconds: float | None = None
+    digest: str = ""
+    """Of the model after the steps. "": they were not all made."""
     problem: str = ""
     remedy: str = ""
     left_out: str = ""
@@ -77,11 +102,13 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """What was rehearsed. steps: by kind, its loss and seconds. left_out: by kind, why not. seconds: of all."""
+    """What was rehearsed."""
 
-    steps: Mapping[str, Answer]
-    left_out: Mapping[str, str]
-    seconds: float
+    steps: Mapping[str, Answer]  # by kind
+    left_out: Mapping[str, str]  # by kind, why
+    seconds: float  # of all
+    fresh_workers: str = ""
+    """Why each trial needs workers that have trained no other. "": it does not."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for --json."""
@@ -89,13 +116,19 @@ class Rehearsal:
             name: {"loss": step.loss if step.is_finite else None, "seconds": step.seconds}
             for name, step in self.steps.items()
         }
-        return {"steps": steps, "left_out": dict(self.left_out), "seconds": self.seconds}
+        return {
+            "steps": steps,
+            "left_out": dict(self.left_out),
+            "seconds": self.seconds,
+            "fresh_workers": self.fresh_workers,
+        }
 
     def words(self) -> str:
         """One line."""
         steps = [f"{name} (loss {step.loss:.4g})" for name, step in self.steps.items()]
-        made = f"{self.seconds:.1f} s, one step of {_listed(steps)}" if steps else "no step was made"
-        return f"rehearsal: {'; '.join([made, *self.left_out_words()])}"
+        made = f"{self.seconds:.1f} s, the first steps of {_listed(steps)}" if steps else "no step was made"
+        fresh = [f"each trial gets fresh workers: {self.fresh_workers}"] if self.fresh_workers else []
+        return f"rehearsal: {'; '.join([made, *self.left_out_words(), *fresh])}"
 
     def left_out_words(self) -> list[str]:
         """A line for each reason why kinds were left out."""
@@ -134,21 +167,16 @@ def kinds_of(trials: Iterable[TrialPlan]) -> dict[str, Kind]:
     for trial in trials:
         word = json.dumps([trial.workload, _own(trial.train)], sort_keys=True, default=repr)
         alike.setdefault(word, []).append(trial)
-    smallest = [min(each, key=lambda trial: trial.batch_size) for each in alike.values()]
+    by_batch = [tuple(sorted(each, key=lambda trial: trial.batch_size)) for each in alike.values()]
+    smallest = [each[0] for each in by_batch]
     differing = [
         key
         for key in (smallest[0].params if smallest else ())
         if key.startswith(("workload.", "train.")) and len({repr(trial.params[key]) for trial in smallest}) > 1
     ]
-    kinds = {}
-    for first, each in zip(smallest, alike.values(), strict=True):
-        name = label({key: first.params[key] for key in ("batch_size", *differing)})
-        kinds[name] = Kind(
-            trial=first,
-            largest_batch=max(trial.batch_size for trial in each),
-            in_group=all(trial.num_gpus > 1 for trial in each),
-        )
-    return kinds
+    return {
+        label({key: each[0].params[key] for key in ("batch_size", *differing)}): Kind(trials=each) for each in by_batch
+    }
 
 
 def _own(train: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,52 +196,103 @@ def rehearse_study(trials: Iterable[TrialPlan], data_root: Path, *, limit_second
     """
     began = time.monotonic()
     kinds = kinds_of(trials)
-    order = [
-        {
-            "config": train_config(kind.trial, data_root).to_dict(),
-            "largest_batch": kind.largest_batch,
-            "in_group": kind.in_group,
-        }
-        for kind in kinds.values()
-    ]
-    ended = run_child(("-m", __name__), order, limit_seconds)
-    answers = [Answer(**json.loads(line)) for line in ended.answers]
+    ended = run_child(("-m", __name__), [kind.order(data_root) for kind in kinds.values()], limit_seconds)
+    said = [json.loads(line) for line in ended.answers]
+    answers = {told["kind"]: Answer(**told["answer"]) for told in said if "kind" in told}  # the last word of each
     if ended.status is None:
         missing = f"it takes more than {limit_seconds:.0f} s"
     else:
         missing = f"its process ended with status {ended.status} ({ended.said})"
     steps: dict[str, Answer] = {}
-    left_out = dict.fromkeys(kinds, missing)
-    for name, answer in zip(kinds, answers, strict=False):
+    left_out: dict[str, str] = {}
+    for number, name in enumerate(kinds):
+        answer = answers.get(number, Answer(left_out=missing))
         if answer.problem:
             where = f"{name}: " if len(kinds) > 1 else ""
             raise RequestError(f"{where}{answer.problem}", answer.remedy)
-        del left_out[name]
         if answer.left_out:
             left_out[name] = answer.left_out
         else:
             steps[name] = answer
-    return Rehearsal(steps=steps, left_out=left_out, seconds=time.monotonic() - began)
+    fresh_workers = next((told["fresh_workers"] for told in said if "fresh_workers" in told), "")
+    seconds = time.monotonic() - began
+    return Rehearsal(steps=steps, left_out=left_out, seconds=seconds, fresh_workers=fresh_workers)
 
 
-def answer_for(config: TrainConfig, largest_batch: int, *, in_group: bool, threads: int, memory: str) -> Answer:
-    """Rehearses one config in this process. memory: how much it may take, in words."""
-    import torch
+# --- whose mistake an exception is --------------------------------------------------------------------------------
+def blamed(error: BaseException, config: TrainConfig, remedy: str) -> RequestError:
+    """Return the exception as one line: the key and the name of the part that raised it, its place and the remedy.
 
-    from scalestudy.training.distributed import Worker
-    from scalestudy.training.loop.rehearsal import rehearse
+    A mistake that this package has found names its own, and has its own remedy.
+    """
+    if isinstance(error, InputError):
+        return request_error(error, "correct the spec")
+    from scalestudy.training.rehearsal import fault_of
 
-    worker = Worker(rank=0, world_size=1, device=torch.device("cpu"), threads=threads)
-    try:
-        done = rehearse(config, worker, largest_batch, in_group=in_group)
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
-        if is_out_of_memory(error):
-            return Answer(left_out=f"it takes more than {memory}")
-        if wants_gpu(error):
-            return Answer(left_out=f"it needs a GPU ({' '.join(str(error).split())[:80]})")
-        refused = blamed(error, config, WITHOUT)
-        return Answer(problem=refused.problem, remedy=refused.remedy)
-    return Answer(loss=done.loss, seconds=done.seconds)
+    fault, said = fault_of(error), describe(error)
+    if fault.place:
+        said = f"{said} ({fault.place})"
+    return RequestError(f"{fault.part}: {_name(fault.part, config)}: {said}" if fault.part else said, remedy)
+
+
+def _name(part: Part, config: TrainConfig) -> str:
+    """Return what the config names as that part; of the whole workload, what it was doing."""
+    names: dict[Part, str | None] = {
+        "workload": "backward",
+        "workload.data": config.data,
+        "workload.model": config.model,
+        "workload.task": config.task,
+        "workload.loss": config.loss,
+        "workload.metric": config.metric,
+        "train.optimizer.name": config.optimizer.name,
+        "train.schedule": config.schedule,
+    }
+    return str(names[part])
+
+
+# --- in the process that makes the steps --------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """A kind, as the process gets it."""
+
+    config: TrainConfig
+    divisions: tuple[Division, ...]
+    in_group: bool
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Order:
+        """Read what `Kind.order` gave."""
+        from scalestudy.training.rehearsal import Division
+
+        divisions = (Division(size, tuple(weights), *rest) for size, weights, *rest in plain["divided"])
+        return cls(
+            config=TrainConfig.from_dict(plain["config"]), divisions=tuple(divisions), in_group=plain["in_group"]
+        )
+
+    def answer(self, memory: str, stepped: Callable[[Answer], None] = lambda answer: None) -> Answer:
+        """Rehearse it in this process. memory: how much it may take, in words. stepped: takes a first answer."""
+        import torch
+
+        from scalestudy.training.distributed import Worker
+        from scalestudy.training.rehearsal import rehearse
+
+        began = time.monotonic()
+        threads = os.cpu_count() or 1  # all: then a data set is read in this process, and not in loaders of its own
+        worker = Worker(rank=0, world_size=1, device=torch.device("cpu"), threads=threads)
+
+        def tell(loss: float) -> None:
+            stepped(Answer(loss=loss, seconds=time.monotonic() - began))
+
+        try:
+            done = rehearse(self.config, worker, self.divisions, in_group=self.in_group, stepped=tell)
+        except BaseException as error:  # the user's code may raise anything
+            if is_out_of_memory(error):
+                return Answer(left_out=f"it takes more than {memory}")
+            if wants_gpu(error):
+                return Answer(left_out=f"it needs a GPU ({what_happened(str(error))[:80]})")
+            refused = blamed(error, self.config, WITHOUT)
+            return Answer(problem=refused.problem, remedy=refused.remedy)
+        return Answer(loss=done.loss, seconds=done.seconds, digest=done.digest)
 
 
 def free_memory_bytes() -> int | None:
@@ -243,25 +322,108 @@ def limit_memory() -> str:
 
 
 def main() -> None:
-    """The process that makes the steps: reads its order from standard input, and prints an answer for each kind."""
-    order: Sequence[Mapping[str, Any]] = json.load(sys.stdin)
+    """Read the order from standard input; print an answer for each kind, and in the end whether workers may be used.
+
+    This process itself runs no code of the user's. It forks those that do: so each begins as a fresh worker does,
+    without another import of PyTorch.
+    """
+    plain: Sequence[Mapping[str, Any]] = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a user's code prints
-    threads = os.cpu_count() or 1  # all: then a data set is read in this process, and not in loaders of its own
-    import scalestudy.training.loop.rehearsal  # noqa: F401 - before the limit, which is for the user's code
 
-    memory = limit_memory()
-    for each in order:
-        answer = answer_for(
-            TrainConfig.from_dict(each["config"]),
-            each["largest_batch"],
-            in_group=each["in_group"],
-            threads=threads,
-            memory=memory,
-        )
-        print(json.dumps(asdict(answer)), file=answers, flush=True)
+    def tell(**told: Any) -> None:
+        print(json.dumps(told), file=answers, flush=True)
+
+    orders, memory = [Order.of(each) for each in plain], limit_memory()
+    first, again, status = answers_of(orders, memory, lambda number, answer: tell(kind=number, answer=asdict(answer)))
+    if status:
+        sys.exit(status)
+    if not any(answer.problem for answer in first.values()):
+        tell(fresh_workers=why_fresh(orders, first, again, memory))
+
+
+def answers_of(
+    orders: Sequence[Order], memory: str, tell: Callable[[int, Answer], None] = lambda number, answer: None
+) -> tuple[dict[int, Answer], dict[int, Answer], int]:
+    """Rehearse each kind, then each again, in one fresh process; return the answers of both, and its exit status.
+
+    tell: takes each first answer at once, by its kind's number; a second word on a kind replaces the first. After a
+    problem nothing more is tried.
+    """
+    process, sent = _forked(lambda send: _twice(orders, memory, send))
+    first: dict[int, Answer] = {}
+    again: dict[int, Answer] = {}
+    for number, answer in iter(lambda: _received(sent), None):
+        if number in first and first[number].digest:
+            again[number] = answer
+            continue
+        first[number] = answer
+        tell(number, answer)
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    return first, again, status if status >= 0 else 128 - status  # as a shell tells a signal
+
+
+def why_fresh(orders: Sequence[Order], first: Mapping[int, Answer], again: Mapping[int, Answer], memory: str) -> str:
+    """Return why a worker may train no second trial; "": it may.
+
+    first, again: the answers of one process. Steps that differ in two fresh processes as well are no reason: then the
+    code draws numbers that no seed sets, and fresh workers would not help.
+    """
+    for number, answer in first.items():
+        later = again.get(number, answer)
+        if not answer.digest or later.left_out:
+            continue
+        alone = _alone(orders[number], memory)
+        if alone and {answer.digest, later.digest} != {alone} and alone == _alone(orders[number], memory):
+            return LEFT_BEHIND.format(orders[number].config.model)
+    return ""
+
+
+def _twice(orders: Sequence[Order], memory: str, send: Callable[[Any], None]) -> None:
+    """Rehearse each kind, then each again; send their numbers and answers."""
+    for number, order in [*enumerate(orders)] * 2:
+
+        def told(early: Answer, number: int = number) -> None:
+            send((number, early))
+
+        answer = order.answer(memory, told)
+        send((number, answer))
         if answer.problem:
             return
+
+
+def _alone(order: Order, memory: str) -> str:
+    """Return the digest of a kind in a fresh process; "": it has none."""
+    _, sent = _forked(lambda send: send(order.answer(memory)))
+    found = _received(sent)
+    return "" if found is None else str(found.digest)
+
+
+def _forked(work: Callable[[Callable[[Any], None]], None]) -> tuple[int, Connection]:
+    """Do some work in a fork of this process; return its number, and what the function that it gets will send.
+
+    The fork ends with its work, whatever threads and exit handlers a user's code leaves there.
+    """
+    mine, theirs = Pipe(duplex=False)
+    process = os.fork()
+    if process == 0:
+        status = 1
+        try:
+            work(theirs.send)
+            status = 0
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    theirs.close()
+    return process, mine
+
+
+def _received(sent: Connection) -> Any:
+    """Return what comes next; None: nothing, the process has ended."""
+    try:
+        return sent.recv()
+    except EOFError:
+        return None
 
 
 if __name__ == "__main__":

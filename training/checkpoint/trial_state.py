@@ -7,11 +7,12 @@ the ranks held separately, and fresh generators.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
 import torch
+from torch import nn
 
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.exceptions import InputError
@@ -90,6 +91,7 @@ def restore(trial: Trial, shared: Mapping[str, Any], parts: Sequence[Mapping[str
             loss_sum, _ = trial.sync.module(trial.data.fetched(next(draws)))
         loss_sum.backward()
         trial.optimizer.zero_grad(set_to_none=True)
+    _put_buffers(trial.model, parts[0]["buffers"], kept=shared["model"])  # rank 0 wrote `shared`, so the shapes fit
     try:
         trial.model.load_state_dict(shared["model"])
     except RuntimeError as error:
@@ -98,9 +100,7 @@ def restore(trial: Trial, shared: Mapping[str, Any], parts: Sequence[Mapping[str
             f"checkpoint: it is of another model ({reason})",
             "resume with the model that wrote it, or give an empty folder",
         ) from None
-    with torch.no_grad():
-        for name, buffer in trial.model.named_buffers():  # including the ones that a state_dict leaves out
-            buffer.copy_(mine["buffers"][name])
+    _put_buffers(trial.model, mine["buffers"], kept=shared["model"])  # also those that a state_dict leaves out
     _load_optimizer(trial, shared["optimizer"], [part["optimizer"] for part in parts])
     trial.rate.load_state(shared["rate"])
     trial.sync.load_state([part["sync"] for part in parts])
@@ -113,6 +113,28 @@ def restore(trial: Trial, shared: Mapping[str, Any], parts: Sequence[Mapping[str
         set_generator_states(mine["generators"], trial.worker.device)
     else:
         seed_steps(trial.config.seed, trial.worker.rank, period)
+
+
+def _put_buffers(model: nn.Module, saved: Mapping[str, torch.Tensor], kept: Collection[str]) -> None:
+    """Give the model the saved buffers, by name; it may have others, or other shapes, before it was trained.
+
+    kept: the names in its state_dict; a buffer of another name that is new here stays out of it.
+    """
+    here = dict(model.named_buffers())
+    device = next((each.device for each in (*model.parameters(), *here.values())), None)
+    for name, value in saved.items():
+        buffer = here.get(name)
+        if buffer is not None and (buffer.shape, buffer.dtype) == (value.shape, value.dtype):
+            with torch.no_grad():
+                buffer.copy_(value)
+            continue
+        path, _, leaf = name.rpartition(".")
+        module = model.get_submodule(path)
+        if leaf in module._buffers:
+            setattr(module, leaf, value.to(device, copy=True))
+        else:
+            module.__dict__.pop(leaf, None)  # a plain attribute that stood for it
+            module.register_buffer(leaf, value.to(device, copy=True), persistent=name in kept)
 
 
 def _tally(trial: Trial, tallies: Sequence[Mapping[str, Any]]) -> Tally:

@@ -27,7 +27,7 @@ from scalestudy.training.data.streams import Passes, Place
 from scalestudy.training.distributed import Worker, gather_texts
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.registry import DATASETS, call_with, resolve_field
-from scalestudy.training.seeding import augmentation_key
+from scalestudy.training.seeding import augmentation_key, epoch_order
 from scalestudy.training.trees import Tree, tensors
 
 Augmentation = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
@@ -87,6 +87,13 @@ class TrainingData:
         known = [Place(**place) for place in places if place is not None]
         if known and isinstance(self.train, StreamReader):
             self.train.go_on(known)
+
+    def first_shard(self, size: int) -> Tree:
+        """Return so many of the training's first examples, or all that there are, as a batch on the device."""
+        if self.samples is None:
+            return next(self.stream_shards(0, size, size, range(1)))
+        order = epoch_order(self.samples, self.seed, epoch=1)
+        return next(self.shards(order, [(0, min(size, self.samples))], 1))
 
     def shards(self, order: torch.Tensor, bounds: Bounds, epoch: int) -> Generator[Tree]:
         """Yield a batch on the device for each pair of bounds, its inputs scaled and augmented: each draw, fetched."""

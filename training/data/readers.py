@@ -356,12 +356,9 @@ class KeyedExamples(Dataset[Any]):
         self.epoch = epoch
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Return the examples of a batch. DataLoader's fetcher calls this method.
-
-        Leave the inference mode of an evaluation, since a data set may keep tensors for a later training step.
-        """
+        """Return the examples of a batch. DataLoader's fetcher calls this method."""
         examples = []
-        with torch.inference_mode(mode=False), generators_kept():
+        with generators_kept():
             for index in indices:
                 seed_example(self.seed, self.epoch, index)
                 examples.append(self.examples[index])

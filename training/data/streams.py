@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from scalestudy.training.data.downloads import DataError
 from scalestudy.training.seeding import (
     Generators,
@@ -116,8 +114,8 @@ class Stream:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Use the stream's generators. Leave the inference mode of an evaluation, as a data set may keep tensors."""
-        with torch.inference_mode(mode=False), generators_kept():
+        """Use the stream's generators."""
+        with generators_kept():
             if self._items is None:
                 self._begin_at_place()
             else:

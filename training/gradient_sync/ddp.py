@@ -5,6 +5,7 @@ This file does not postpone annotations: PyTorch compares a communication hook's
 Shapes: a parameter's gradient as a matrix, m × n; P, m × r; Q, n × r; r the rank.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -18,13 +19,17 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from scalestudy.training.distributed import Worker
+from scalestudy.training.distributed import Worker, replicate
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.gradient_sync.base import GradientSync, StepPlan, SyncOptions, size_in_bytes
 from scalestudy.training.task import ShardLoss
 
 FEWEST_EXACT_STEPS = 2  # of PowerSGD, which PyTorch asks for: buckets are reordered after the first step
 EXACT_SHARE = 10  # the first 1 / EXACT_SHARE of the training is not compressed
+_SYNC = ("forward_sync_buffers", "broadcast_buffers")  # the option's name since PyTorch 2.13, and before
+NO_FORWARD_SYNC: Mapping[str, Any] = {
+    next(name for name in _SYNC if name in inspect.signature(DistributedDataParallel).parameters): False
+}
 EPSILON = 1e-8  # against a division by zero, the norm of a column of zeros (a dead layer)
 
 
@@ -45,10 +50,12 @@ class DistributedDataParallelSync(GradientSync):
 
     def __init__(self, shard_loss: ShardLoss, worker: Worker, options: SyncOptions | None = None) -> None:
         super().__init__(shard_loss, worker, options)
+        replicate(shard_loss, worker)
         self.ddp = DistributedDataParallel(
             shard_loss,
             device_ids=[worker.device] if worker.device.type == "cuda" else None,
-            forward_sync_buffers=False,
+            init_sync=False,  # it would send buffers whose form differs by rank
+            **NO_FORWARD_SYNC,
             gradient_as_bucket_view=True,
             bucket_cap_mb=self._bucket_mebibytes(),
         )

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 import torch.distributed as dist
 
-from scalestudy.training.distributed import Worker, broadcast_from_first, carried
+from scalestudy.training.distributed import Worker, carried, replicate
 from scalestudy.training.gradient_sync.base import FlatBuffer, GradientSync, SyncOptions, by_dtype, size_in_bytes
 from scalestudy.training.task import ShardLoss
 
@@ -27,7 +27,7 @@ class NaiveSync(GradientSync):
 
     def __init__(self, shard_loss: ShardLoss, worker: Worker, options: SyncOptions | None = None) -> None:
         super().__init__(shard_loss, worker, options)
-        broadcast_from_first((*shard_loss.parameters(), *shard_loss.buffers()), worker)
+        replicate(shard_loss, worker)
 
     def synchronise(self) -> None:
         """Make one gather and one broadcast a parameter."""
@@ -62,7 +62,7 @@ class FlatSync(GradientSync):
 
     def __init__(self, shard_loss: ShardLoss, worker: Worker, options: SyncOptions | None = None) -> None:
         super().__init__(shard_loss, worker, options)
-        broadcast_from_first((*shard_loss.parameters(), *shard_loss.buffers()), worker)
+        replicate(shard_loss, worker)
         groups = [[self.parameters[position] for position in group] for group in by_dtype(self.parameters)]
         chunks = worker.world_size if self.in_chunks else 1
         self._flat = [(group, FlatBuffer(group, multiple_of=chunks)) for group in groups]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from scalestudy.training.distributed import Worker, broadcast_from_first
+from scalestudy.training.distributed import Worker, replicate
 from scalestudy.training.gradient_sync.base import (
     FlatBuffer,
     GradientSync,
@@ -39,7 +39,7 @@ class LocalSGDSync(GradientSync):
 
     def __init__(self, shard_loss: ShardLoss, worker: Worker, options: SyncOptions | None = None) -> None:
         super().__init__(shard_loss, worker, options)
-        broadcast_from_first((*shard_loss.parameters(), *shard_loss.buffers()), worker)
+        replicate(shard_loss, worker)
         groups = [[self.parameters[position].detach() for position in group] for group in by_dtype(self.parameters)]
         self._flat = [(group, FlatBuffer(group)) for group in groups]
         self._steps = 0  # since the last average, the one in progress included

@@ -37,7 +37,7 @@ class Sums:
         for sums, values in ((self.loss, loss), (self.named, named)):
             for name, value in values.items():
                 if isinstance(value, torch.Tensor):
-                    term = value.to(device, torch.float64)
+                    term = value.detach().to(device, torch.float64)
                 else:
                     term = torch.full((), value, dtype=torch.float64, device=device)
                 if name in sums and sums[name].shape != term.shape:
@@ -45,7 +45,7 @@ class Sums:
                 sums[name] = sums[name] + term if name in sums else term
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def evaluate(
     shard_loss: ShardLoss,
     data: TrainingData,
@@ -58,6 +58,9 @@ def evaluate(
     `weights`: each worker's share of the test set; None: even. Batches of a stream go to the ranks in turn. The model
     is in evaluation mode meanwhile, so that an example's outputs are independent of the rest of its batch. It is in
     training mode afterwards. A wrong return value of the task ends it, and the sums name it.
+
+    Rejected: inference mode. A derivative in a model's forward needs gradients (`torch.enable_grad`), and a tensor that
+    a model keeps for its next training step must be an ordinary one.
     """
     sums, task = Sums(), shard_loss.task
     pulse = pulse or Pulse()
@@ -148,8 +151,6 @@ def _checked_sums(given: Any) -> Mapping[str, Number]:
             raise InputError(f"task: evaluate gave a sum the name {name!r}", "use letters, digits and '_'")
         if not isinstance(value, torch.Tensor | int | float):
             raise InputError(f"task: evaluate gave {name!r} as a {type(value).__name__}", remedy)
-        if isinstance(value, torch.Tensor) and value.requires_grad:
-            raise InputError(f"task: evaluate gave {name!r} as a tensor with gradients", "detach it")
     return given
 
 

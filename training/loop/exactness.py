@@ -52,13 +52,13 @@ def why_inexact(config: TrainConfig) -> InputError | None:
 
         task = make_task(config.task, config.loss, config.metric, splits.num_classes)
         batch = splits.test_examples(EXAMPLES)
-        outputs = [_outputs(task, model, batch, seed) for seed in range(DRAWS)]
+        outputs = [outputs_of(task, model, batch, seed) for seed in range(DRAWS)]
         if any(_differ(outputs[0], other) for other in outputs[1:]):
             return InputError(
                 "draws random numbers in training (such as dropout), which differ with num_gpus", "remove their layers"
             )
         middle = (count(batch) + 1) // 2
-        halves = [_outputs(task, model, half, 0) for half in split(batch, [middle, count(batch) - middle])]
+        halves = [outputs_of(task, model, half, 0) for half in split(batch, [middle, count(batch) - middle])]
         joined = torch.cat(halves) if config.task is None else torch.stack(halves).sum(dim=0)
         if _differ(outputs[0], joined):
             if config.task is not None:
@@ -73,7 +73,7 @@ def why_inexact(config: TrainConfig) -> InputError | None:
         return None
 
 
-def _outputs(task: Task, model: nn.Module, batch: Tree, seed: int) -> torch.Tensor:
+def outputs_of(task: Task, model: nn.Module, batch: Tree, seed: int) -> torch.Tensor:
     """Return the outputs (N, …); for a user's task, whose outputs may have any form, its loss sum and weight."""
     torch.manual_seed(seed)
     outputs = task.forward(model, batch)

@@ -15,7 +15,6 @@ import torch
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.data.loading import TrainingData
 from scalestudy.training.distributed import Worker, gather_rows, synchronise_device
-from scalestudy.training.seeding import epoch_order
 from scalestudy.training.task import ShardLoss
 from scalestudy.training.trees import Tree, count
 
@@ -79,11 +78,7 @@ def known_order(precision: str, *, on_gpus: bool, has_images: bool) -> bool | No
 
 def _even_shard(config: TrainConfig, worker: Worker, data: TrainingData) -> Tree:
     """Return as many of the first examples as the largest even shard has; at least two, for batch normalisation."""
-    size = max(math.ceil(config.batch_size / worker.world_size), 2)
-    if data.samples is None:
-        return next(data.stream_shards(0, size, size, range(1)))
-    order, size = epoch_order(data.samples, config.seed, epoch=1), min(size, data.samples)
-    return next(iter(data.shards(order, [(0, size)], 1)))
+    return data.first_shard(max(math.ceil(config.batch_size / worker.world_size), 2))
 
 
 def step_seconds(shard_loss: ShardLoss, worker: Worker, batch: Tree, *, channels_last: bool) -> float:

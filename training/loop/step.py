@@ -100,15 +100,19 @@ def forward_and_backward(trial: Trial, batch: Tree, hooks: Sequence[Hook]) -> tu
 
 
 def _check_all_used(trial: Trial) -> None:
-    """Raise InputError unless the first backward over examples gave every trained parameter a gradient.
+    """Raise InputError unless the first backward over examples gave every trained parameter a dense gradient.
 
     DistributedDataParallel needs every gradient in every step. We ask for them at any number of workers. Otherwise a
-    study would fail at some world sizes, and weight decay would apply at some.
+    study would fail at some world sizes, and weight decay would apply at some. Gradients that are not dense could be
+    summed by some strategies, and neither checked, clipped nor updated in one kernel.
     """
-    unused = [name for name, each in trial.model.named_parameters() if each.requires_grad and each.grad is None]
-    if unused:
+    trained = [(name, each.grad) for name, each in trial.model.named_parameters() if each.requires_grad]
+    if unused := [name for name, gradient in trained if gradient is None]:
         raise InputError(
             f"model: {', '.join(unused)} took no part in the loss of the first batch",
             "use them in forward, set their requires_grad to False, or say train.unused_parameters: true",
         )
+    odd = [f"{name} ({each.layout})" for name, each in trained if each is not None and each.layout != torch.strided]
+    if odd:
+        raise InputError(f"model: the gradient of {', '.join(odd)} is not dense", "build that layer with sparse=False")
     trial.all_used = True

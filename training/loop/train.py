@@ -20,6 +20,7 @@ from scalestudy.training.device import peak_memory_bytes, start_memory_count
 from scalestudy.training.distributed import (
     Worker,
     broadcast_from_first,
+    equal_in_form,
     gather_rows,
     largest_difference_from_first,
     synchronise_device,
@@ -205,7 +206,8 @@ def _finish_period(trial: Trial, done: PeriodSteps, hooks: Sequence[Hook]) -> Ep
     test_loss, tested, eval_seconds = math.nan, dict[str, float](), math.nan
     if trial.config.max_steps is None:
         started = time.perf_counter()
-        broadcast_from_first(trial.model.buffers(), worker)  # all ranks evaluate with rank 0's
+        buffers = equal_in_form(trial.model.named_buffers(), worker)
+        broadcast_from_first(buffers, worker)  # all ranks evaluate with rank 0's
         sums = evaluate(trial.shard_loss, trial.data, worker, trial.choices.weights, trial.pulse)
         synchronise_device(worker.device)
         eval_seconds = time.perf_counter() - started

@@ -97,18 +97,6 @@ def mislabelled(root: str | None) -> DatasetSplits:
     return Splits.from_datasets(Mislabelled(20), Images(7), num_classes=3)
 
 
-class Remembering(Images):
-    """Keeps what it made of each example."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(count)
-        self.made: dict[int, torch.Tensor] = {}
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        image, target = super().__getitem__(index)
-        return self.made.setdefault(index, image * 2), target
-
-
 def linear(num_classes: int, in_channels: int) -> nn.Module:
     """A model for these images."""
     return nn.Sequential(nn.Flatten(), nn.Linear(24 * in_channels, num_classes))

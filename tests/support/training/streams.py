@@ -121,7 +121,7 @@ class Unpackable(Stateful):
     """A state that no checkpoint takes."""
 
     def state_dict(self) -> dict[str, Any]:
-        return {"next": {self.next}}
+        return {"next": frozenset({self.next})}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         (self.next,) = state["next"]

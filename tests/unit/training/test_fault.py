@@ -1,7 +1,6 @@
 """Whose fault an exception is, by the frames that it passed: each part of a training, raising at each of its times."""
 
 import importlib.util
-import textwrap
 
 import pytest
 import torch
@@ -10,8 +9,8 @@ from torch.utils.data import Dataset
 
 from scalestudy.training.config import OptimizerConfig
 from scalestudy.training.data import Splits
-from scalestudy.training.fault import CALLERS, PACKAGE, fault_of
 from scalestudy.training.loop.train import train
+from scalestudy.training.rehearsal import fault_of
 from tests.support.training.helpers import ALONE, make_config
 from tests.support.training.tasks import Examples
 
@@ -218,12 +217,3 @@ def test_a_library_is_never_the_place(tmp_path):
         mine.load("")
     assert fault_of(caught.value).place == "mine.py:5, in load"
     assert fault_of(caught.value).part is None
-
-
-def test_every_caller_of_the_table_is_there():
-    """A function that was renamed would blame nobody."""
-    for key in CALLERS:
-        name, _, function = key.partition(":")
-        module = importlib.import_module(f"{PACKAGE}.{name}")
-        with open(module.__file__) as source:  # noqa: PTH123
-            assert not function or f"def {function}(" in textwrap.dedent(source.read())

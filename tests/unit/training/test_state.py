@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import random
 from pathlib import Path
@@ -76,13 +77,17 @@ tensors = st.builds(
     dtypes,
     st.integers(0, 2**32 - 1),
 )
-leaves = st.none() | st.booleans() | st.integers(-(2**100), 2**100) | st.floats() | st.text() | tensors
+words = st.none() | st.booleans() | st.integers(-(2**100), 2**100) | st.floats(allow_nan=False) | st.text()
+words |= st.complex_numbers(allow_nan=False) | st.binary(min_size=1)
+words |= st.sampled_from([torch.float16, torch.device("cpu")])
+leaves = words | st.sampled_from([math.nan, torch.Size([2, 3])]) | st.binary().map(bytearray) | tensors
 states = st.recursive(
     leaves,
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.lists(inner, max_size=4).map(tuple)
-        | st.dictionaries(st.text() | st.integers(), inner, max_size=4)
+        | st.dictionaries(words | st.tuples(words, words), inner, max_size=4)
+        | st.sets(words, max_size=4)
     ),
     max_leaves=12,
 )
@@ -132,9 +137,10 @@ class _Float(float):
         ({"a": [1, np.float64(2)]}, "state['a'][1]: a numpy.float64"),
         ({"a": np.zeros(2)}, "state['a']: a numpy.ndarray"),
         ((_Float(1),), f"state[0]: a {__name__}._Float"),
-        (torch.Size([1]), "state: a torch.Size"),
-        ({1.5: 0}, "state: a key of type builtins.float"),
-        ({True: 0}, "state: a key of type builtins.bool"),
+        ({np.int64(1): 0}, "state: a key of type numpy.int64"),
+        ({(1, _Float(2)): 0}, f"state: a key of type {__name__}._Float"),
+        ([b""], "state[0]: an empty builtins.bytes"),
+        ([frozenset()], "state[0]: a builtins.frozenset"),
         ({"a": LeNet}, "state['a']: a builtins.type"),
     ],
 )
@@ -142,13 +148,13 @@ def test_what_could_not_be_read_again_is_not_written(state: Any, place: str) -> 
     with pytest.raises(ValueError) as error:
         pack(state)
     assert str(error.value) == (
-        f"{place} can't be in a checkpoint; turn it into tensors, numbers, strings, lists or dicts"
+        f"{place} can't be in a checkpoint; turn it into tensors, numbers, strings, bytes, sets, lists or dicts"
     )
 
 
 def test_types_that_only_torch_allows_are_refused_when_read(tmp_path: Path) -> None:
-    torch.save({"shape": torch.Size([1])}, tmp_path / "state.pt")
-    with pytest.raises(ValueError, match=r"^state\['shape'\]: a torch.Size; resume from a checkpoint"):
+    torch.save({"layout": torch.strided}, tmp_path / "state.pt")
+    with pytest.raises(ValueError, match=r"^state\['layout'\]: a torch.layout; resume from a checkpoint"):
         unpack((tmp_path / "state.pt").read_bytes())
 
 

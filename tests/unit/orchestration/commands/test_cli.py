@@ -292,7 +292,7 @@ def test_a_mistake_is_found_by_a_rehearsal_before_ray_is_imported(tmp_path):
         "correct it; --no-rehearsal starts the study without this check"
     )
     assert done.returncode == 2
-    assert any(line.startswith("waiting for a rehearsal: one step of mine:build on the CPU") for line in lines)
+    assert any(line.startswith("waiting for a rehearsal: the first steps of mine:build on the CPU") for line in lines)
     loaded = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
     assert not loaded & {"ray", "mlflow"}
     written = [name for name in left_behind(tmp_path) if "__pycache__" not in name]

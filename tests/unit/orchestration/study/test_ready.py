@@ -124,7 +124,7 @@ def test_what_is_left_out_is_said_and_the_study_goes_on(tmp_path, rehearsals, ca
     with pytest.raises(TooFarError):
         get_ready(prepared(tmp_path, model=f"{MODULE}:Plain"), None, ExitStack(), said.append)
     assert rehearsals == [f"{MODULE}:Plain"]
-    assert said == [f"a rehearsal: one step of {MODULE}:Plain on the CPU"]
+    assert said == [f"a rehearsal: the first steps of {MODULE}:Plain on the CPU"]
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == "rehearsal: batch=64 left out: it takes more than 60 s"
 

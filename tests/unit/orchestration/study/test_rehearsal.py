@@ -15,15 +15,19 @@ from scalestudy.orchestration.study.rehearsal import (
     FITTING_EXAMPLES,
     FITTING_MODELS,
     Answer,
+    Order,
     Rehearsal,
-    answer_for,
+    blamed,
     free_memory_bytes,
     is_known_to_fit,
     kinds_of,
     rehearse_study,
 )
+from scalestudy.training.exceptions import InputError
+from scalestudy.training.loop.train import train
+from scalestudy.training.rehearsal import Division
 from tests.support.synthetic_studies import spec_of
-from tests.support.training.helpers import make_config
+from tests.support.training.helpers import ALONE, make_config
 
 HERE = "tests.unit.orchestration.study.test_rehearsal"
 GRID = """
@@ -42,7 +46,7 @@ def planned(text=GRID, **replaced):
 
 def answer(model="mlp", **changes):
     config = make_config(model=model, **changes)
-    return answer_for(config, config.batch_size, in_group=False, threads=1, memory="1 GiB")
+    return Order(config=config, divisions=(Division.of(config, 1),), in_group=False).answer("1 GiB")
 
 
 # --- which trainings -----------------------------------------------------------------------------------------------
@@ -51,7 +55,7 @@ def answer(model="mlp", **changes):
 def test_trainings_that_make_the_same_mistakes_are_one_kind_of_the_smallest_batch():
     ((name, kind),) = kinds_of(planned()).items()
     assert name == "batch=32"
-    assert (kind.trial.batch_size, kind.largest_batch, kind.in_group) == (32, 128, False)
+    assert ([trial.batch_size for trial in kind.trials], kind.in_group) == ([32] * 4 + [64] * 4 + [128] * 4, False)
     ((_, several),) = kinds_of(planned(sizes=("num_gpus: [1, 2]", "num_gpus: [2]"))).items()
     assert several.in_group
 
@@ -72,7 +76,7 @@ def test_a_search_is_rehearsed_at_its_corners():
 
     spec = spec_of(GRID.replace("[0.1, 0.2]}", "{uniform: [0.1, 0.2]}}\nsearch: {method: tpe, samples: 4}"))
     ((_, kind),) = kinds_of(corner_trials(spec)).items()
-    assert (kind.trial.batch_size, kind.largest_batch) == (32, 128)
+    assert (kind.trials[0].batch_size, kind.trials[-1].batch_size) == (32, 128)
 
 
 # --- when there is nothing to find ----------------------------------------------------------------------------------
@@ -121,7 +125,8 @@ def test_what_is_known_to_fit_does(model, data):
         config = make_config(
             model=model, model_args={}, data=data, data_args={}, loss=loss, metric=metric, batch_size=4
         )
-        said = answer_for(config, FITTING_EXAMPLES, in_group=False, threads=2, memory="")
+        largest = Division(FITTING_EXAMPLES, (1.0,), 1, normalised_together=False)
+        said = Order(config=config, divisions=(Division.of(config, 1), largest), in_group=False).answer("")
         assert (said.problem, said.left_out) == ("", "")
 
 
@@ -146,9 +151,7 @@ def on_a_gpu(num_classes, in_channels):
 
 def test_a_users_exception_names_its_part_its_place_and_the_way_without():
     said = answer(f"{HERE}:build", model_args={})
-    assert said.problem.startswith(
-        f"workload.model: {HERE}:build: LookupError: no weights for this model (test_rehears"
-    )
+    assert said.problem.startswith(f"workload.model: {HERE}:build: LookupError: no weights (test_rehears")
     assert said.problem.endswith(", in build)")
     assert said.remedy == "correct it; --no-rehearsal starts the study without this check"
     assert "SystemExit: enough" in answer(f"{HERE}:leaves", model_args={}).problem
@@ -172,7 +175,7 @@ def test_words_are_one_line():
     left_out = dict.fromkeys((f"batch=8 w={width}" for width in range(10, 16)), "it takes more than 60 s")
     found = Rehearsal(steps=steps, left_out=left_out, seconds=2.06)
     assert found.words() == (
-        "rehearsal: 2.1 s, one step of batch=8 w=8 (loss 2.303), batch=8 w=9 (loss nan); "
+        "rehearsal: 2.1 s, the first steps of batch=8 w=8 (loss 2.303), batch=8 w=9 (loss nan); "
         "batch=8 w=10, batch=8 w=11, batch=8 w=12 and 3 more left out: it takes more than 60 s"
     )
     assert [step["loss"] for step in found.to_dict()["steps"].values()] == [2.3025, None]
@@ -204,7 +207,8 @@ def test_the_whole_way_in_a_process_of_its_own(tmp_path, monkeypatch):
         RequestError, match=r"^batch=32 model.number=2: workload.model: .*: KeyError: 2 \(test_rehearsal"
     ):
         rehearse_study(trials, tmp_path)
-    good, large, wrong = (Answer(**json.loads(line)) for line in ended[0].answers)
+    told = [json.loads(line) for line in ended[0].answers]
+    good, large, wrong = (Answer(**{each["kind"]: each for each in told}[number]["answer"]) for number in range(3))
     assert good.loss > 0
     assert large.left_out.startswith("it takes more than half of the free memory, ")
     assert wrong.problem, "after it no other is tried"
@@ -220,3 +224,42 @@ def by_number(num_classes, in_channels, number):
 def _most_of_memory(num_classes, in_channels):
     """More than a rehearsal may have, and no more than the machine has."""
     return torch.empty(int(0.7 * (free_memory_bytes() or 2**40)), dtype=torch.uint8)
+
+
+def test_a_training_that_an_earlier_one_changes_asks_for_fresh_workers():
+    """Only where fresh ones help: a model that looks at the clock is never the same."""
+    ended = run_child(("-m", "tests.support.used_processes"), None, 60)
+    (found,) = map(json.loads, ended.answers)
+    left = "tests.support.training.strangers:Backbone trains in another way after another training in its process"
+    assert found == {kept: "" if kept in ("nowhere", "by the clock") else left for kept in found}
+
+
+# --- whose mistake an exception is ---------------------------------------------------------------------------------
+
+FAULTS = "tests.unit.training.test_fault"
+
+
+def blame(config):
+    try:
+        train(config, ALONE)
+    except Exception as error:  # whatever the user's code raises
+        return str(blamed(error, config, "mend it"))
+
+
+def test_a_users_exception_names_its_part():
+    found = blame(make_config(data=f"{FAULTS}:raises_when_loaded", data_args={}))
+    assert found.startswith(f"workload.data: {FAULTS}:raises_when_loaded: LookupError: no such file (test_fault.py:")
+    assert found.endswith(", in raises_when_loaded); mend it")
+    found = blame(make_config(loss=f"{FAULTS}:detached"))
+    assert found.startswith("workload: backward: RuntimeError: element 0 of tensors does not require grad")
+
+
+def test_a_mistake_that_is_known_keeps_its_remedy():
+    error = InputError("model: it is wrong", "choose another")
+    assert str(blamed(error, make_config(), "mend it")) == "model: it is wrong; choose another"
+    assert str(blamed(InputError("model: it is wrong"), make_config(), "mend it")).endswith("; correct the spec")
+
+
+def test_what_no_part_raised_and_what_has_several_lines():
+    assert str(blamed(KeyError("a\nb"), make_config(), "mend it")) == r"KeyError: 'a\nb'; mend it"
+    assert str(blamed(OSError("a:\n  b\nc"), make_config(), "mend it")) == "OSError: a: b; mend it"

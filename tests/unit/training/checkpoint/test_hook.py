@@ -29,6 +29,7 @@ from tests.support.training.helpers import (
     same_bits,
     smallest_movement,
 )
+from tests.support.training.strangers import HERE as STRANGERS
 from tests.support.training.streams import counted_config, stream_config
 from tests.support.training.tasks import task_config
 
@@ -39,6 +40,7 @@ LENET = {"model": "lenet", "model_args": {}}
 DROPOUT = {"model_args": {"hidden": [16], "dropout": 0.5}}
 BATCH_NORM = {"model": f"{WORKLOADS}:BatchNormNet", "model_args": {}}
 DOUBLE_LENET = {"model": f"{WORKLOADS}:DoubleLeNet", "model_args": {"init": "xavier"}}
+GROWING = {"model": f"{STRANGERS}:GrowingTable", "model_args": {}}
 MOMENTUM = {"optimizer": OptimizerConfig(momentum=0.9, weight_decay=1e-3)}
 
 
@@ -135,6 +137,22 @@ BY_EPOCHS: dict[str, tuple[int, dict[str, Any]]] = {
             "augment": "crop_flip",
         },
     ),
+    "a table that grows, on one": (1, {**GROWING, "batch_size": 17}),
+    "a table that grows, of another length on each": (2, {**GROWING, "batch_size": 17}),
+    "a table in the state_dict that grows": (
+        2,
+        {"model": GROWING["model"], "model_args": {"persistent": True}, "batch_size": 17, "gradient_sync": "flat"},
+    ),
+    "a buffer that comes with the first batch": (
+        2,
+        {"model": f"{STRANGERS}:LateBuffer", "model_args": {}, "batch_size": 17},
+    ),
+    "a buffer of another dtype on each": (2, {"model": f"{STRANGERS}:WiderBuffer", "model_args": {}, "batch_size": 17}),
+    "a sparse buffer, averaged locally": (
+        2,
+        {"model": f"{STRANGERS}:SparseAdjacency", "model_args": {}, "gradient_sync": "local_sgd", "local_steps": 2},
+    ),
+    "extra state": (2, {"model": f"{STRANGERS}:WithState", "model_args": {}}),
     "uneven shards, one empty": (4, {"shards": (2.0, 0.0, 1.0, 1.0), "schedule": "one_cycle"}),
 }
 FIRST_OR_LAST = itertools.cycle([STEPS + 1, 2 * STEPS + 2])  # into the second epoch, or the middle of the last one
@@ -210,7 +228,7 @@ def test_a_kill_after_any_step(tmp_path: Path, changes: dict[str, Any], every_st
 
 
 def test_a_state_that_no_checkpoint_takes_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^state\['stream'\]\['state'\]\['next'\]: a builtins\.set can't be in a ch"):
+    with pytest.raises(ValueError, match=r"^state\['stream'\]\['state'\]\['next'\]: a builtins\.frozenset can't be"):
         checkpointed(ALONE, stream_config("unpackable"), str(tmp_path), 1)
 
 

@@ -23,7 +23,7 @@ from scalestudy.training.data import DataError, readers
 from scalestudy.training.data.readers import MOST_LOADER_PROCESSES, DatasetReader, loader_processes, read_ahead
 from scalestudy.training.distributed import Worker
 from tests.support.gloo import GlooPool
-from tests.support.training.datasets import FailingAt, Images, Noisy, Remembering, Returning, WithLambda
+from tests.support.training.datasets import FailingAt, Images, Noisy, Returning, WithLambda
 from tests.support.training.helpers import ALONE
 
 ORDER = torch.randperm(20, generator=torch.Generator().manual_seed(0))
@@ -157,15 +157,6 @@ def test_an_examples_numbers_do_not_depend_on_its_batch() -> None:
     [(whole, _)] = list(reader(Noisy(20)).batches(ORDER, [(0, 20)], 1))
     parts = [inputs for inputs, _ in reader(Noisy(20)).batches(ORDER, BOUNDS, 1)]
     assert torch.equal(torch.cat(parts), whole)
-
-
-def test_reading_for_an_evaluation_leaves_nothing_that_training_cannot_use() -> None:
-    """A tensor made in inference mode is refused by backward."""
-    dataset = Remembering(20)
-    with torch.inference_mode():
-        list(reader(dataset).batches(None, [(0, 20)], 0))
-    assert len(dataset.made) == 20
-    assert not any(tensor.is_inference() for tensor in dataset.made.values())
 
 
 @pytest.mark.parametrize(

@@ -5,21 +5,31 @@ import math
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from docs.examples import tagger
+from scalestudy.training.batches import batch_bounds, micro_batch_sizes, shard_bounds, steps_per_epoch
 from scalestudy.training.config import OptimizerConfig
 from scalestudy.training.exceptions import InputError
-from scalestudy.training.loop.rehearsal import rehearse
+from scalestudy.training.loop.train import train
+from scalestudy.training.rehearsal import Division, rehearse
 from tests.support.training.helpers import ALONE, make_config
+from tests.support.training.strangers import HERE as STRANGERS
 from tests.support.training.tasks import HERE as TASKS_MODULE
 from tests.support.training.tasks import TASKS, Examples, task_config
 
-HERE = "tests.unit.training.loop.test_rehearsal"
+HERE = "tests.unit.training.test_rehearsal"
 
 
-def rehearsed(config, largest_batch=None, **how):
-    return rehearse(config, ALONE, largest_batch or config.batch_size, **how)
+def rehearsed(config, *more, **how):
+    """more: divisions of other trials."""
+    return rehearse(config, ALONE, [Division.of(config, 1), *more], **how)
+
+
+def divided(batch_size, weights=(1.0,), accumulation=1, *, together=False):
+    return Division(batch_size, weights, accumulation, normalised_together=together)
 
 
 def with_task(name, **changes):
@@ -148,7 +158,6 @@ MISTAKES = {
         task_config("examples", task=f"{TASKS_MODULE}:NanWeighing"),
         r"^task: .* weight that is not finite; ",
     ),
-    "gradients": (with_task("WithGradients"), r"^task: evaluate gave 'scale' as a tensor with gradients; detach it"),
     "a list": (with_task("AsList"), r"^task: evaluate gave a list; return a dict of sums by name"),
     "another shape": (
         with_task("Growing", data=f"{HERE}:nine"),
@@ -208,9 +217,9 @@ def test_a_mistake_is_one_clear_error(mistake):
 
 
 def test_the_largest_batch_of_a_study_is_told():
-    assert rehearsed(make_config(), largest_batch=256).loss > 0
+    assert rehearsed(make_config(), divided(256)).loss > 0
     with pytest.raises(InputError, match=r"^batch_size: 512 is more than the 256 .*; choose at most 256"):
-        rehearsed(make_config(), largest_batch=512)
+        rehearsed(make_config(), divided(512))
 
 
 def test_what_a_users_code_raises_is_handed_on():
@@ -252,7 +261,7 @@ def test_an_iterable_data_set():
     here = "docs.examples.waves"
     words = {"model": f"{here}:build", "data": f"{here}:load", "loss": "mse", "metric": "mse"}
     config = make_config(**words, model_args={}, data_args={}, epochs=None, steps=50)
-    assert rehearsed(config, largest_batch=10**6).loss > 0, "it has no length that a batch may exceed"
+    assert rehearsed(config, divided(10**5)).loss > 0, "it has no length that a batch may exceed"
 
 
 def test_code_that_only_several_workers_run_finds_a_process_group():
@@ -278,7 +287,7 @@ def infinite(outputs, targets):
 
 
 def test_a_loss_that_is_not_finite_is_a_result_and_no_mistake():
-    assert math.isnan(rehearsed(make_config(loss=f"{HERE}:infinite")).loss)
+    assert not math.isfinite(rehearsed(make_config(loss=f"{HERE}:infinite")).loss)
 
 
 class Centred(nn.Linear):
@@ -329,7 +338,7 @@ def test_a_metric_that_needs_more_than_the_first_examples():
 
 def test_what_this_machine_lacks_or_what_takes_long_is_not_rehearsed():
     config = make_config().replace(precision="bf16", compile=True, channels_last="auto", shards=(3.0, 1.0))
-    assert rehearsed(config).loss > 0
+    assert rehearse(config, ALONE, [Division.of(config, 2)]).loss > 0
 
 
 def test_nobody_s_random_numbers_change():
@@ -338,3 +347,126 @@ def test_nobody_s_random_numbers_change():
     torch.manual_seed(5)
     rehearsed(make_config())
     assert torch.equal(torch.rand(3), before)
+
+
+# --- what other people bring ---------------------------------------------------------------------------------------
+
+
+def strange(model, **changes):
+    return make_config(model=f"{STRANGERS}:{model}", **{"model_args": {}, **changes})
+
+
+@pytest.mark.parametrize("model", ["SlopeOfAnEnergy", "AdaptsInTests", "KeepsATable", "CountsItsTests"])
+def test_what_an_evaluation_makes_is_an_ordinary_tensor(model):
+    assert rehearsed(strange(model)).loss > 0
+    assert train(strange(model, epochs=2), ALONE).status == "finished"
+
+
+def test_sums_with_gradients_are_numbers():
+    assert rehearsed(with_task("WithGradients")).loss > 0
+
+
+def test_a_step_right_after_another_is_made_too():
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        rehearsed(strange("KeepsItsOutputs"))
+
+
+@pytest.mark.parametrize("kind", ["dict", "number", "none", "set", "bytes", "by pairs"])
+def test_state_that_a_checkpoint_can_hold(kind):
+    assert rehearsed(strange("WithState", model_args={"kind": kind})).loss > 0
+
+
+@pytest.mark.parametrize("kind", ["numpy", "an array", "an object", "a path", "a function"])
+def test_state_that_it_can_t_hold_is_named_before_the_start(kind):
+    with pytest.raises(InputError, match=r"^state\['model'\]\['_extra_state'\].* can't be in a checkpoint; turn it"):
+        rehearsed(strange("WithState", model_args={"kind": kind}))
+
+
+def test_an_optimizers_odd_state_is_named():
+    odd = OptimizerConfig(name=f"{STRANGERS}:OddOptimizer")
+    with pytest.raises(InputError, match=r"^state\['optimizer'\]\['state'\]\[0\]\['norm'\]: a numpy.float64 can't be"):
+        rehearsed(make_config(optimizer=odd))
+
+
+@pytest.mark.parametrize("model", ["GrowingTable", "LateBuffer", "WiderBuffer", "SparseAdjacency", "NeverFilled"])
+def test_buffers_that_change(model):
+    assert rehearsed(strange(model)).loss > 0
+
+
+@pytest.mark.parametrize("bag", [False, True])
+def test_sparse_gradients_are_named(bag):
+    with pytest.raises(InputError, match=r"^model: the gradient of values.weight \(torch.sparse_coo\) is not dense; "):
+        rehearsed(strange("SparseGradients", model_args={"bag": bag}))
+    assert rehearsed(strange("SparseGradients", model_args={"bag": bag, "dense": True})).loss > 0
+
+
+SMALL_PARTS = {
+    "the last batch": ("Normed", divided(51), r"51 \(num_gpus 1\): .* 1 example at once, .*; choose 50 or 52,"),
+    "a last micro-batch": (
+        "Normed",
+        divided(63, accumulation=4),
+        r"63 \(num_gpus 1, accumulation 4\): .* 1 example at once, .*; choose 62 or 64,",
+    ),
+    "a worker's part": ("Normed", divided(3, (1.0, 1.0)), r"3 \(num_gpus 2\): .*; choose 4 or 6,"),
+    "a small share": ("Normed", divided(6, (3.0, 1.0)), r"6 \(num_gpus 2\): .*; choose 8 or 2,"),
+    "what all workers have": (
+        "Normed",
+        divided(51, (1.0, 1.0), together=True),
+        r"51 \(num_gpus 2\): .* 1 example at once.*ValueError: Expected more than 1 value",
+    ),
+    "half of a batch": ("Squeezes", divided(3), r"3 \(num_gpus 1\): .* 1 example at once, .*; choose 4 or 6,"),
+    "more than one": ("Correlates", divided(50, (1.0, 1.0, 1.0)), r"50 \(num_gpus 3\): .* 2 examples at once"),
+}
+
+
+@pytest.mark.parametrize("case", SMALL_PARTS)
+def test_the_smallest_part_is_trained_too(case):
+    """Of 256 examples, by batches of 64 and of another division."""
+    model, division, said = SMALL_PARTS[case]
+    with pytest.raises(InputError, match=f"^batch_size: {said}"):
+        rehearsed(strange(model, batch_size=64), division)
+
+
+@pytest.mark.parametrize(
+    "division",
+    [
+        divided(50),
+        divided(52),
+        divided(64, accumulation=4),
+        divided(4, (1.0, 1.0)),
+        divided(2, (1.0, 1.0), together=True),
+    ],
+    ids=str,
+)
+def test_parts_that_batch_normalisation_takes(division):
+    assert rehearsed(strange("Normed", batch_size=64), division).loss > 0
+
+
+def test_a_part_of_the_test_set_may_be_one_example():
+    config = strange("SqueezesInTests", data_args={"train_samples": 256, "test_samples": 64})
+    assert rehearsed(config).loss > 0
+    with pytest.raises(InputError, match=r"^model: outputs \(10,\)"):
+        rehearsed(config, divided(64, (1.0,) * 60))
+
+
+@given(
+    samples=st.integers(1, 60),
+    batch_size=st.integers(1, 60),
+    weights=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    accumulation=st.integers(1, 4),
+)
+def test_the_smallest_part_is_the_one_that_steps_have(samples, batch_size, weights, accumulation):
+    """Every part of every step, counted."""
+    batch_size = min(batch_size, samples)
+    parts, together = [], []
+    for step in range(steps_per_epoch(samples, batch_size)):
+        first, stop = batch_bounds(samples, batch_size, step)
+        pieces = []
+        for rank in range(len(weights)):
+            begin, end = shard_bounds(stop - first, weights, rank)
+            pieces.append(micro_batch_sizes(end - begin, accumulation, keep_empty=True))
+        parts += [size for each in pieces for size in each if size]
+        together += [sum(each) for each in zip(*pieces, strict=True) if sum(each)]
+    division = divided(batch_size, tuple(weights), accumulation)
+    assert division.smallest(samples) == min(parts)
+    assert division.smallest(samples, together=True) == min(together)

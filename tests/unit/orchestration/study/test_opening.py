@@ -16,6 +16,7 @@ from scalestudy.orchestration.study.folders import open_folder
 from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed, with_failed
 from scalestudy.orchestration.study.study import resume_study
 from scalestudy.orchestration.sweep.search import search_for
+from scalestudy.training.fingerprint import DataFacts, Fingerprint
 from tests.support.factorised import TINY
 from tests.support.old_studies import unpack
 from tests.support.synthetic_studies import study_of
@@ -129,6 +130,17 @@ def test_what_may_change_beside_the_points(folder):
     text = SPEC + "targets: {accuracy: [0.9]}\nlimits: {failures_per_trial: 5}\ndescription: more\n"
     opened = open_extended(spec_of(text), folder.path)
     assert opened.spec.limits.failures_per_trial == 5
+
+
+def test_what_has_changed_since_the_last_run_is_told_and_refuses_nothing(folder):
+    first = Fingerprint(code={"mine": {"mine.py": "1", "glue.py": "1"}}, data={"mine:load": DataFacts(train=600)})
+    edited = Fingerprint(code={"mine": {"mine.py": "1", "glue.py": "2"}}, data={"mine:load": DataFacts(train=800)})
+    assert open_resumed(folder.path).changed_since(first) == [], "an older folder does not say it"
+    Journal(folder.journal_folder).append("", {"type": "study", "state": "resumed", "fingerprint": first.to_plain()})
+    for opened in (open_resumed(folder.path), open_extended(spec_of(), folder.path)):
+        assert opened.changed_since(first) == []
+        assert opened.changed_since(edited) == ["glue.py", "data: 600 -> 800 examples"]
+        assert len(opened.trials) == 2, "with the ids that they had"
 
 
 TPE = """

@@ -97,8 +97,11 @@ class Fingerprint:
 
 
 def data_key(workload: Mapping[str, Any]) -> str | None:
-    """Return the name and the arguments of the user's data set; None for a built-in one, which is always the same."""
-    name, arguments = workload["data"], workload["data_args"]
-    if name in DATASETS:
-        return None
-    return f"{name} {json.dumps(arguments, sort_keys=True, default=str)}" if arguments else str(name)
+    """Return the name of the user's data set, with a hash of its arguments if there are any.
+
+    None for a built-in one, which is always the same.
+    """
+    name, arguments = str(workload["data"]), workload["data_args"]
+    if name in DATASETS or not arguments:
+        return None if name in DATASETS else name
+    return f"{name} {short_hash(json.dumps(arguments, sort_keys=True, default=str).encode())}"

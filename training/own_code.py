@@ -59,10 +59,10 @@ def own_files(module: str) -> dict[str, str]:
         seen.add(name)
         if parent := name.rpartition(".")[0]:
             waiting.append(parent)  # importing a.b.c runs a and a.b too
-        spec = _find(name)
-        if spec is None or not _is_users(spec):
-            continue
-        with suppress(Exception):  # a file that is gone, or text that is no Python
+        with suppress(Exception):  # a file that is gone, text that is no Python, a finder of somebody else's
+            spec = _find(name)
+            if spec is None or not _is_users(spec):
+                continue
             content, file = _content(spec), Path(str(spec.origin))
             is_package = spec.submodule_search_locations is not None
             folders = name.split(".") if is_package else name.split(".")[:-1]
@@ -88,18 +88,15 @@ def _find(name: str) -> ModuleSpec | None:
     """Return where Python has a module, or would find it; run nothing."""
     loaded = sys.modules.get(name)
     if loaded is not None:
-        return getattr(loaded, "__spec__", None)
+        own = getattr(loaded, "__spec__", None)
+        return own if isinstance(own, ModuleSpec) else None
     path, parent = None, name.rpartition(".")[0]
     if parent:
         above = _find(parent)
         path = above.submodule_search_locations if above is not None else None
         if path is None:
             return None
-    for finder in sys.meta_path:
-        with suppress(Exception):  # somebody else's finder
-            if (found := finder.find_spec(name, path)) is not None:
-                return found
-    return None
+    return next(filter(None, (finder.find_spec(name, path) for finder in sys.meta_path)), None)
 
 
 def _is_users(spec: ModuleSpec) -> bool:
@@ -162,5 +159,5 @@ def _loaded_beside(folder: Path) -> Iterator[str]:
     """Yield the names of the modules that this process has loaded from a folder or below it."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if name != "__main__" and file and Path(file).is_relative_to(folder):
+        if name != "__main__" and isinstance(file, str) and Path(file).is_relative_to(folder):
             yield name

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,10 @@ def fingerprint_of(
     trials: whose data are read. say: takes what comes next, if that takes seconds.
     """
     plain, data = spec.to_dict(), {data_key(trial.workload): trial for trial in trials}
-    own = {key: train_config(trial, data_root) for key, trial in data.items() if key is not None}
+    own: dict[str, TrainConfig] = {}
+    for key, trial in data.items():
+        with suppress(ValueError):  # an impossible training, which `check_configs` refuses
+            own |= {key: train_config(trial, data_root)} if key else {}
     code = Fingerprint.of_code(plain["workload"], plain["train"], plain["sweep"])
     if not own:
         return code

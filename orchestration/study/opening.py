@@ -51,12 +51,13 @@ class PreparedStudy:
         return self.plan.with_trials(self.history.suggested.values()).by_id()
 
     def changed_since(self, fingerprint: Fingerprint) -> list[str]:
-        """Return in words what of the code and the data has changed since the study's last run, as far as it is known.
+        """Return in words what of the code and the data has changed since the study has trained, as far as it is known.
 
         fingerprint: of this run. Nothing is refused: who goes on after an edit has made it on purpose.
         """
-        before = self.history.fingerprint
-        return fingerprint.changes_since(before) if before and self.state != "started" else []
+        return list(
+            dict.fromkeys(each for before in self.history.fingerprints for each in fingerprint.changes_since(before))
+        )
 
     def write(self) -> list[Path]:
         """Write spec and plan; return the folders that it made. Raises UnreachableError."""

@@ -44,7 +44,7 @@ class Ready:
     placed: Placed
     output: Output  # takes all that this process prints, and waits for the study's folder
     fingerprint: Fingerprint = field(default_factory=Fingerprint)  # of the user's code and data
-    changed: Sequence[str] = ()  # what of these has changed since the study's last run, in words
+    changed: Sequence[str] = ()  # what of these has changed since the study has trained, in words
 
 
 def get_ready(
@@ -73,7 +73,6 @@ def get_ready(
         if plan.factorised and not spec.search.allow_inexact:
             say(f"a check that {spec.workload.model} trains the same at every num_gpus")
         check_exact(spec, plan, data_root)
-    fingerprint = fingerprint_of(spec, known_trials(spec, plan), data_root, say)
     tracking = resolve_address(spec.tracking.uri)
     if study.state != "started":
         tracking = same_address(study.folder.address_file, tracking)
@@ -86,6 +85,7 @@ def get_ready(
     except UnreachableError:
         if spec.tracking.offline != "spool":
             raise
+    fingerprint = fingerprint_of(spec, known_trials(spec, plan), data_root, say)
     say("Ray to start on this machine" if address == "local" else f"the Ray cluster {address or 'of this machine'}")
     cluster = connection.connect(address, num_cpus=logical_cpus(plan, spec))
     stack.callback(cluster.disconnect)

@@ -60,6 +60,7 @@ class History:
     state: str = "new"  # or "running" (it may have been cut off), "stopped", "finished"
     origin: Origin | None = None  # of the last run of the study that has one
     fingerprint: Fingerprint | None = None  # the same
+    fingerprints: list[Fingerprint] = field(default_factory=list)  # of the runs that have trained, each once
     trained_with: dict[str, list[Fingerprint]] = field(default_factory=dict)
     """Open trials → the fingerprints of the runs that have recorded their epochs."""
     earlier_seconds: float = 0.0  # time that earlier runs of the study took
@@ -125,6 +126,8 @@ class History:
         return found
 
     def _take_trial_event(self, entry: Recorded, event: JournalEvent) -> None:
+        if isinstance(event, EpochDone | Ended):
+            self._note_fingerprint(self.fingerprints)
         if isinstance(event, Suggested):
             self.suggested[event.trial.trial_id] = event.trial
         elif isinstance(event, Reopened):
@@ -136,10 +139,14 @@ class History:
             self.trained_with.pop(entry.trial_id, None)
         elif entry.trial_id not in self.ended:
             self.open.setdefault(entry.trial_id, TrialRecord()).apply(event, entry.at)
-            if isinstance(event, EpochDone) and self.fingerprint:
-                before = self.trained_with.setdefault(entry.trial_id, [])
-                before += [self.fingerprint] if self.fingerprint not in before else []
+            if isinstance(event, EpochDone):
+                self._note_fingerprint(self.trained_with.setdefault(entry.trial_id, []))
         self.past.append((entry.trial_id, event))
+
+    def _note_fingerprint(self, known: list[Fingerprint]) -> None:
+        """Add that of the run in progress, if it has one."""
+        if self.fingerprint and self.fingerprint not in known:
+            known.append(self.fingerprint)
 
     def _reopen(self, trial_id: str) -> None:
         line = self.ended.pop(trial_id, None)

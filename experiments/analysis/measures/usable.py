@@ -403,7 +403,7 @@ def versions_caveat(trials: Sequence[Trial]) -> str | None:
     for trial in usable(trials):
         for name, digests in (trial.get("fingerprint") or {}).items() if trial["status"] in COUNTED else ():
             versions.setdefault(name, set()).update(digests)
-    changed = " and ".join(name for name, found in versions.items() if len(found) > 1)
+    changed = " and ".join(dict.fromkeys(name.split()[0] for name, found in versions.items() if len(found) > 1))
     if not changed:
         return None
     return (

@@ -128,7 +128,7 @@ def test_each_trial_s_line_says_which_code_has_made_it_over_all_runs_of_the_stud
     recorder, _ = again(recorder, folder)  # after an edit
     recorder._study.trials[unbegun] = replace(recorder._study.trials[cut], trial_id=unbegun)
     assert recorder.history.fingerprint == FIRST
-    recorder.begin(StudyBegan(how="resumed", fingerprint=EDITED), Cursor(folder.cursor_file))
+    recorder.begin(StudyBegan(how="extended", fingerprint=EDITED), Cursor(folder.cursor_file))
     for event in events_of(trials[1])[2:]:
         recorder.take(cut, event)
     recorder.take(unbegun, events_of(trials[1])[-1])
@@ -140,6 +140,7 @@ def test_each_trial_s_line_says_which_code_has_made_it_over_all_runs_of_the_stud
     told = History.of(StudyJournal(folder).entries())
     assert (told.fingerprint, told.trained_with) == (EDITED, {})
     assert [line["fingerprint"] for line in told.ended.values()] == list(lines.values())
+    assert "versions" in [caveat["kind"] for caveat in recorder.finish()["caveats"]]
 
 
 def test_a_reopened_trial_is_of_the_code_that_trains_it_then(tmp_path):

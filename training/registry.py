@@ -8,13 +8,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-import sysconfig
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from scalestudy.training.exceptions import InputError
+from scalestudy.training.own_code import is_installed
 from scalestudy.training.section import not_built_in
 
 MODELS: Mapping[str, str] = MappingProxyType(
@@ -175,12 +175,5 @@ def _load(path: str, path_or_name: str) -> Callable[..., Any]:
 def searched_folders() -> list[str]:
     """Return where Python looks for a user's modules, in order: `sys.path` without Python's folders and packages."""
     folders = [Path(entry).absolute() for entry in sys.path]  # "" is the current folder
-    own = Path(sysconfig.get_path("stdlib")).resolve()
-    found = [
-        str(folder)
-        for folder in folders
-        if folder.is_dir()
-        and not folder.resolve().is_relative_to(own)
-        and not {"site-packages", "dist-packages"} & {*folder.parts}
-    ]
+    found = [str(folder) for folder in folders if folder.is_dir() and not is_installed(folder)]
     return list(dict.fromkeys(found)) or [str(Path.cwd())]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from scalestudy.training.fingerprint import Fingerprint
 from scalestudy.training.gpu_state import GpuState
 from scalestudy.training.pulse import Activity
 from scalestudy.training.records import EpochRecord
@@ -378,6 +379,7 @@ class StudyBegan:
 
     how: Beginning
     origin: Origin | None = None  # None: unknown
+    fingerprint: Fingerprint | None = None  # of the user's code and data; None: all is built in, or unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -414,8 +416,9 @@ def study_event_to_plain(event: StudyEvent) -> dict[str, Any]:
     """Return an event of the study as plain data for JSON, in the journal's format."""
     match event:
         case StudyBegan():
-            origin = {} if event.origin is None else {"origin": event.origin.to_plain()}
-            return {"type": "study", "state": event.how, **origin}
+            told: dict[str, Origin | Fingerprint | None] = {"origin": event.origin, "fingerprint": event.fingerprint}
+            known = {name: each.to_plain() for name, each in told.items() if each is not None}
+            return {"type": "study", "state": event.how, **known}
         case EngineLost():
             return {"type": "study", "state": "engine_lost", "message": event.message}
         case StudyStopped():
@@ -433,7 +436,8 @@ def study_event_from_plain(plain: Mapping[str, Any]) -> StudyEvent:
     match plain["state"]:
         case "started" | "resumed" | "extended" as how:
             origin = Origin.from_plain(plain["origin"]) if "origin" in plain else None
-            return StudyBegan(how=how, origin=origin)
+            fingerprint = Fingerprint.from_plain(plain["fingerprint"]) if "fingerprint" in plain else None
+            return StudyBegan(how=how, origin=origin, fingerprint=fingerprint)
         case "engine_lost":
             return EngineLost(message=plain["message"])
         case "stopped":

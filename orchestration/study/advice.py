@@ -46,7 +46,7 @@ def advise(
     """Return what to choose by a study's records.
 
     Adds to what `analysis.recommend` gives: `predictions` (the summary's, for the target that is answered, up to
-    max_gpus) and `study` (the num_gpus that were measured, the device).
+    max_gpus), `study` (the num_gpus that were measured, the device) and `caveats` on all of it, as in the summary.
 
     target: of whatever metric the study has. names: what an error calls an argument, if not by its name. Raises
     RequestError for a request that can't be met, or for records that can't be read.
@@ -56,6 +56,7 @@ def advise(
     from scalestudy.experiments.analysis.answers.recommendation import ROLE_BY, By, recommend
     from scalestudy.experiments.analysis.answers.summary import predict
     from scalestudy.experiments.analysis.measures.parts import present
+    from scalestudy.experiments.analysis.measures.usable import versions_caveat
     from scalestudy.experiments.analysis.text.sentences import recommendation_lines
 
     called = {**{wish: wish for wish in WISHES}, **(names or {})}
@@ -97,6 +98,8 @@ def advise(
     choice = advice["choice"]
     measured = sorted({cell["num_gpus"] for cell in plan.cells})
     advice["study"] = {"num_gpus": measured, "device": choice.get("device")}
+    versions = versions_caveat(trials)
+    advice["caveats"] = [{"kind": "versions", "words": versions}] if versions else []
     lines = recommendation_lines(advice)
     if by is not None and present(advice["fastest"]):  # else the best metric decides, and nothing is least
         lines = [f"Choose {choice['label']} (least {by}).", *lines]

@@ -23,6 +23,7 @@ from scalestudy.orchestration.storage.arrow_store import storage_reason
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
 from scalestudy.orchestration.tracking.entries import StudyJournal
 from scalestudy.orchestration.tracking.recorder import History
+from scalestudy.training.fingerprint import Fingerprint
 
 SUGGESTED_FROM = ("workload", "train", "sweep", "resources", "targets")
 """Sections that a search's suggestions depend on."""
@@ -48,6 +49,15 @@ class PreparedStudy:
     def trials(self) -> dict[str, TrialPlan]:
         """Every known trial by its id: the plan's, and those that a search has made."""
         return self.plan.with_trials(self.history.suggested.values()).by_id()
+
+    def changed_since(self, fingerprint: Fingerprint) -> list[str]:
+        """Return in words what of the code and the data has changed since the study has trained, as far as it is known.
+
+        fingerprint: of this run. Nothing is refused: who goes on after an edit has made it on purpose.
+        """
+        return list(
+            dict.fromkeys(each for before in self.history.fingerprints for each in fingerprint.changes_since(before))
+        )
 
     def write(self) -> list[Path]:
         """Write spec and plan; return the folders that it made. Raises UnreachableError."""

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, corner_trials
@@ -21,11 +21,13 @@ from scalestudy.orchestration.cluster.node_checks import check_versions
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.groups.gpus_on_cpu import training_device
 from scalestudy.orchestration.storage import mirror
+from scalestudy.orchestration.study.fingerprint import fingerprint_of
 from scalestudy.orchestration.study.opening import PreparedStudy
 from scalestudy.orchestration.study.rehearsal import blamed, is_known_to_fit, rehearse_study
 from scalestudy.orchestration.study.schedule import Placed, trainings_rule
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.server import TrackingAddress, check_reachable, resolve_address, same_address
+from scalestudy.training.fingerprint import Fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,8 @@ class Ready:
     cluster: connection.Cluster
     placed: Placed
     output: Output  # takes all that this process prints, and waits for the study's folder
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)  # of the user's code and data
+    changed: Sequence[str] = ()  # what of these has changed since the study has trained, in words
 
 
 def get_ready(
@@ -80,6 +84,7 @@ def get_ready(
     except UnreachableError:
         if spec.tracking.offline != "spool":
             raise
+    fingerprint = fingerprint_of(spec, known_trials(spec, plan), data_root, say)
     say("Ray to start on this machine" if address == "local" else f"the Ray cluster {address or 'of this machine'}")
     cluster = connection.connect(address, num_cpus=logical_cpus(plan, spec))
     stack.callback(cluster.disconnect)
@@ -100,6 +105,8 @@ def get_ready(
         cluster=cluster,
         placed=Placed(device=device, nodes=tuple(nodes), rule=rule),
         output=output,
+        fingerprint=fingerprint,
+        changed=study.changed_since(fingerprint),
     )
 
 

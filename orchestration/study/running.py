@@ -109,13 +109,16 @@ class RunningStudy:
         try:
             with study_log(self.folder.log_file, study_id), metrics, stop_signals(self.stop) as caught:
                 try:
-                    self.recorder.begin(StudyBegan(how=self.ready.study.state, origin=self.origin), self.cursor)
+                    how, fingerprint = self.ready.study.state, self.ready.fingerprint or None
+                    self.recorder.begin(StudyBegan(how=how, origin=self.origin, fingerprint=fingerprint), self.cursor)
                     for trial_id in self.ready.study.reopened:
                         self.recorder.take(trial_id, Reopened())
                     self.progress.catch_up(self.recorder.history.past)
                     self.view.stage(self._opening_line())
                     for note in self.spec.notes:
                         self.view.stage(note)
+                    if self.ready.changed:
+                        self.view.stage(f"changed since: {', '.join(self.ready.changed)}")
                     self._sweep()
                     self._run_held_out()
                     self._run_timing()

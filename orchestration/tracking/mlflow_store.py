@@ -37,7 +37,7 @@ from scalestudy.orchestration.groups.events import (
     StudyFinished,
     StudyStopped,
 )
-from scalestudy.orchestration.tracking.entries import Recorded
+from scalestudy.orchestration.tracking.entries import Recorded, StudyJournal
 from scalestudy.orchestration.tracking.run_content import (
     ORIGIN_TAGS,
     DataSet,
@@ -55,6 +55,7 @@ from scalestudy.orchestration.tracking.run_content import (
 from scalestudy.orchestration.tracking.server import PASSING, REFUSED, SQLITE, TrackingAddress
 from scalestudy.orchestration.tracking.writer import Wrote, ignore
 from scalestudy.training.config import TrainConfig
+from scalestudy.training.fingerprint import Fingerprint
 from scalestudy.training.records import RECOMMENDED, epoch_metrics, utc_text
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ class MlflowStore:
         self._runs: dict[str, str] | None = None
         self._bare: set[str] = set()  # trials whose runs lack parameters and input, because MLflow went away in between
         self._origin: dict[str, str] | None = None  # tags of the study's last beginning; None: not read yet
+        self._fingerprint: Fingerprint | None = None  # the same
 
     def write(self, entries: Sequence[Recorded], wrote: Wrote = ignore) -> None:
         """Write entries in order, neighbouring epochs of a trial in one call; writing twice changes nothing.
@@ -165,6 +167,7 @@ class MlflowStore:
         event, at = entry.event, utc_text(entry.at)
         match event:
             case StudyBegan():
+                self._fingerprint = event.fingerprint or Fingerprint()
                 with self._refusals_logged("the study's start"):
                     self._start_study(event.origin, at)
             case StudyStopped():
@@ -328,7 +331,11 @@ class MlflowStore:
     def _log_input(self, run: str, workload: Mapping[str, Any]) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
-        data = DataSet.of(workload)
+        if self._fingerprint is None:  # this process did not see the study begin
+            entries = StudyJournal(self._study.folder).entries()
+            began = [entry.event.fingerprint for entry in entries if isinstance(entry.event, StudyBegan)]
+            self._fingerprint = next(filter(None, reversed(began)), None) or Fingerprint()
+        data = DataSet.of(workload, self._fingerprint)
         dataset = Dataset(name=data.name, digest=data.digest, source_type=data.source_type, source=data.source)
         self.client.log_inputs(run, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
 

@@ -16,6 +16,7 @@ from scalestudy.orchestration.groups.events import (
     WITH_MODEL,
     Ended,
     EngineLost,
+    EpochDone,
     JournalEvent,
     Lost,
     Origin,
@@ -36,6 +37,7 @@ from scalestudy.orchestration.tracking.entries import Recorded, StudyJournal
 from scalestudy.orchestration.tracking.mlflow_store import TrackedStudy
 from scalestudy.orchestration.tracking.run_content import answer_of
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter
+from scalestudy.training.fingerprint import Fingerprint
 
 SHARE_SECONDS = 10.0
 """Time between two writes of `trials.jsonl` to an object store."""
@@ -57,6 +59,10 @@ class History:
     reopened: set[str] = field(default_factory=set)  # trials that were reopened
     state: str = "new"  # or "running" (it may have been cut off), "stopped", "finished"
     origin: Origin | None = None  # of the last run of the study that has one
+    fingerprint: Fingerprint | None = None  # the same
+    fingerprints: list[Fingerprint] = field(default_factory=list)  # of the runs that have trained, each once
+    trained_with: dict[str, list[Fingerprint]] = field(default_factory=dict)
+    """Open trials → the fingerprints of the runs that have recorded their epochs."""
     earlier_seconds: float = 0.0  # time that earlier runs of the study took
     told_seconds: float | None = None  # of all runs, by the last event of the last one; None: it was cut off
     began: float = 0.0  # moment of this run's first event
@@ -107,7 +113,21 @@ class History:
         """Return the record that an earlier run, or an earlier engine, left of a trial that has not ended."""
         return deepcopy(self.open.get(trial_id, TrialRecord()))
 
+    def digests_of(self, trial: TrialPlan) -> dict[str, list[str]]:
+        """Return the digests of the code and the data that a trial which ends now was trained with, by their names.
+
+        One that has gone on in a later run, after an edit, has several of a name.
+        """
+        found: dict[str, list[str]] = {}
+        for fingerprint in filter(None, (*self.trained_with.get(trial.trial_id, ()), self.fingerprint)):
+            for name, digest in fingerprint.digests(trial.workload, trial.train).items():
+                if digest not in found.setdefault(name, []):
+                    found[name].append(digest)
+        return found
+
     def _take_trial_event(self, entry: Recorded, event: JournalEvent) -> None:
+        if isinstance(event, EpochDone | Ended):
+            self._note_fingerprint(self.fingerprints)
         if isinstance(event, Suggested):
             self.suggested[event.trial.trial_id] = event.trial
         elif isinstance(event, Reopened):
@@ -116,9 +136,17 @@ class History:
             assert entry.line is not None
             self.ended.setdefault(entry.trial_id, entry.line)
             self.open.pop(entry.trial_id, None)
+            self.trained_with.pop(entry.trial_id, None)
         elif entry.trial_id not in self.ended:
             self.open.setdefault(entry.trial_id, TrialRecord()).apply(event, entry.at)
+            if isinstance(event, EpochDone):
+                self._note_fingerprint(self.trained_with.setdefault(entry.trial_id, []))
         self.past.append((entry.trial_id, event))
+
+    def _note_fingerprint(self, known: list[Fingerprint]) -> None:
+        """Add that of the run in progress, if it has one."""
+        if self.fingerprint and self.fingerprint not in known:
+            known.append(self.fingerprint)
 
     def _reopen(self, trial_id: str) -> None:
         line = self.ended.pop(trial_id, None)
@@ -132,6 +160,7 @@ class History:
         match event:
             case StudyBegan():
                 self.state, self.origin, self.told_seconds = "running", event.origin or self.origin, None
+                self.fingerprint = event.fingerprint or self.fingerprint
                 self.earlier_seconds += self.last_seen - self.began if self.began else 0.0
                 self.began = at
                 error = TrialError(kind=INTERRUPTED, message="the study ended while the trial ran, and was resumed")
@@ -210,7 +239,10 @@ class Recorder:
             return event
         if not event.is_final:
             return None
-        line = event.to_line(self._study.trials[trial_id])
+        trial = self._study.trials[trial_id]
+        line = event.to_line(trial)
+        if digests := self.history.digests_of(trial):
+            line["fingerprint"] = digests
         self._note(self._journal.append(trial_id, event, line))
         self._folder.append_trial(line)
         if time.monotonic() - self._shared_at >= SHARE_SECONDS:

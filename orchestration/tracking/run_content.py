@@ -21,6 +21,7 @@ from scalestudy.experiments.plan.plan import TrialPlan, short_name, step_params,
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.groups.events import Ended, Origin, StudyAnswer
 from scalestudy.training.data import SOURCES
+from scalestudy.training.fingerprint import Fingerprint
 from scalestudy.training.records import AT_TARGET, RECOMMENDED, noise_scale_of
 from scalestudy.training.registry import DATASETS
 
@@ -198,20 +199,22 @@ class DataSet:
     """A data set as MLflow's input."""
 
     name: str
-    digest: str  # the same for the same name, arguments and files
+    digest: str  # the same for the same name, arguments, files, and code and examples of the user's
     source_type: str
     source: str  # JSON
 
     @classmethod
-    def of(cls, workload: Mapping[str, Any]) -> DataSet:
+    def of(cls, workload: Mapping[str, Any], fingerprint: Fingerprint | None = None) -> DataSet:
         """Return the data set of a spec's workload.
 
-        Nothing is loaded: for files, the digest holds their published checksums. Of a user's callable only its name and
-        arguments are known.
+        Nothing is loaded: for files, the digest holds their published checksums; for a user's callable, what the
+        study's fingerprint says of its code and its data.
         """
         name, arguments = workload["data"], workload["data_args"]
         files = SOURCES.get(name)
         facts = {"data": name, "data_args": arguments, "md5": dict(files.md5) if files else {}}
+        if fingerprint and (made_of := fingerprint.digests({"data": name, "data_args": arguments})):
+            facts["fingerprint"] = made_of
         canonical = json.dumps(facts, sort_keys=True, default=str)
         source: dict[str, Any] = {"tags": {"mlflow.source.name": DATASETS.get(name, name), "data_args": arguments}}
         if files:

@@ -1,6 +1,7 @@
 """A study with a failing and a diverged trial; and studies that are refused."""
 
 import html
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def test_a_diverged_trial_is_a_result(done, trials):
 
 
 def test_what_has_failed_can_be_run_again(done, module_place):
-    """It fails again, as a new attempt; what has ended otherwise stays as it is."""
+    """It fails again, as a new attempt; what has ended otherwise stays as it is; an edit in between is told."""
     folder = StudyFolder(done.folder)
     before = {trial["trial_id"]: trial for trial in folder.read_trials()}
     nothing = scalestudy("resume", folder.path, "--retry-failed", "--only", "no_room", cwd=module_place)
@@ -82,8 +83,16 @@ def test_what_has_failed_can_be_run_again(done, module_place):
     assert "is being run by process" in busy.stderr
     assert {trial["trial_id"]: trial for trial in folder.read_trials()} == before
 
+    began = json.loads((first := folder.journal_folder / "00000001.json").read_text("utf-8"))
+    files = began["event"]["fingerprint"]["code"]["tests.support.telling_models"]
+    files["tests/support/telling_models.py"] = "of before an edit"
+    first.write_text(json.dumps(began), "utf-8")
     again = scalestudy("resume", folder.path, "--retry-failed", "--address", "local", cwd=module_place)
     assert again.returncode == ExitCode.SOME_FAILED, again.stderr
+    told, training = (
+        again.stdout.index(word) for word in ("changed since: tests/support/telling_models.py\n", ": training")
+    )
+    assert told < training
     after = {trial["trial_id"]: trial for trial in folder.read_trials()}
     (failed,) = [trial_id for trial_id, trial in before.items() if trial["status"] == "failed"]
     assert {trial_id for trial_id in after if after[trial_id] != before[trial_id]} == {failed}

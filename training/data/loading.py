@@ -267,15 +267,21 @@ def load_splits(config: TrainConfig, device: torch.device) -> AnySplits:
     if key in _last_used:
         return _last_used[key]
     _last_used.clear()  # before loading: never hold two
+    splits = make_splits(config)
+    if isinstance(splits, Splits | TensorSplits):
+        splits = splits.to(device if _has_room(device, splits.size_bytes) else torch.device("cpu"))
+    _last_used[key] = splits
+    return splits
+
+
+def make_splits(config: TrainConfig) -> AnySplits:
+    """Call the config's data set. Raises DataError if it gives no splits."""
     loader = resolve_field("data", config.data, DATASETS)
-    splits = call_with(loader, f"data_args: {config.data!r}", config.data_root, **config.data_args)
+    splits: Any = call_with(loader, f"data_args: {config.data!r}", config.data_root, **config.data_args)
     if not isinstance(splits, AnySplits):
         raise DataError(
             f"data: {config.data!r} gave a {type(splits).__name__}", "return scalestudy.training.data.Splits"
         )
-    if isinstance(splits, Splits | TensorSplits):
-        splits = splits.to(device if _has_room(device, splits.size_bytes) else torch.device("cpu"))
-    _last_used[key] = splits
     return splits
 
 

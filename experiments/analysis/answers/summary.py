@@ -36,6 +36,7 @@ from scalestudy.experiments.analysis.measures.usable import (
     timing_counts,
     unusable_caveat,
     usable,
+    versions_caveat,
     without_timing_runs,
 )
 from scalestudy.experiments.plan.plan import Plan, name_of
@@ -121,6 +122,7 @@ def summarise_cells(
             for kind, words in (
                 ("unusable", unusable_caveat(lines, trials)),
                 *(("cut", words) for words in cut_caveats(trials)),
+                ("versions", versions_caveat(trials)),
                 ("accelerators", accelerator_caveat(trials)),
                 *(("several_nodes", words) for words in spanning_caveats(rows, trials)),
                 *caveats(rows, counts, metric),

@@ -394,6 +394,24 @@ def accelerator_caveat(trials: Sequence[Trial]) -> str | None:
     )
 
 
+def versions_caveat(trials: Sequence[Trial]) -> str | None:
+    """Return a sentence about trials of different code or data of the user's, since they don't compare, or None.
+
+    What a trial does not say, as of an earlier version, is left out.
+    """
+    versions: dict[str, set[str]] = {}
+    for trial in usable(trials):
+        for name, digests in (trial.get("fingerprint") or {}).items() if trial["status"] in COUNTED else ():
+            versions.setdefault(name, set()).update(digests)
+    changed = " and ".join(dict.fromkeys(name.split()[0] for name, found in versions.items() if len(found) > 1))
+    if not changed:
+        return None
+    return (
+        f"Trials ran with different versions of {changed}: cells may differ for that alone. A new study compares one "
+        "version."
+    )
+
+
 def timed_alone_caveat(rows: Sequence[Mapping[str, Any]]) -> str | None:
     """Return a sentence about cells whose timings come from separate runs, or None."""
     timed = sum(row["timed_apart"] for row in rows)

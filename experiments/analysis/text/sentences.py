@@ -29,7 +29,8 @@ MARKS: Mapping[str, str] = {WEAK: "weak scaling", NEITHER: "neither strong nor w
 def recommendation_lines(recommendation: Figure) -> list[str]:
     """Return a recommendation (`recommend`) as text: recommended, fastest and cheapest, each with evidence and caveats.
 
-    Caveats that hold for every choice stand at the end, then what more workers would bring if there are `predictions`.
+    Caveats that hold for every choice stand at the end, then those of the study, if there are `caveats`, and what more
+    workers would bring, if there are `predictions`.
     With these there must be `study` (num_gpus, device), as `commands.folder` adds it.
     """
     chosen, fastest, cheapest = (recommendation[role] for role in ("recommended", "fastest", "cheapest"))
@@ -45,7 +46,7 @@ def recommendation_lines(recommendation: Figure) -> list[str]:
     for line, choice in zip(lines_told, about, strict=True):
         own = [each for each in caveats_of([choice]) if each not in shared] if choice else []
         lines += [str(line), *(f"{INDENT}{words}" for words in (*_evidence_lines([choice] if choice else []), *own))]
-    lines += shared
+    lines += [*shared, *caveats_of([recommendation])]
     told = any(choice["n_seeds"] < ENOUGH_SEEDS and choice.get("caveats") for choice in about if choice)
     if recommendation["provisional"] and not told:
         lines.append("Provisional: fewer than five seeds a cell.")

@@ -231,6 +231,35 @@ def test_two_types_of_gpus_are_a_caveat_and_one_is_only_named(of_seeds, named):
     assert ("accelerators" in [each["kind"] for each in found["caveats"]]) == (named == "A100/T4")
 
 
+@pytest.mark.parametrize(
+    ("of_seeds", "mixed"),
+    [
+        ([{"mine": ["a"]}, {"mine": ["a"]}], False),
+        ([{"mine": ["a"]}, {"mine": ["b"]}], True),
+        ([{"mine": ["a"]}, {"mine": ["a", "b"]}], True),
+        ([{"mine": ["a"], "mine:load": ["d"]}, {"mine": ["a"], "mine:load": ["e"]}], True),
+        ([{"mine": ["a"]}, {"lions": ["b"], "mine": ["a"]}], False),
+        ([None, {"mine": ["b"]}], False),
+    ],
+)
+def test_trials_of_different_code_or_data_are_a_caveat(of_seeds, mixed):
+    def change(trial):
+        if fingerprint := of_seeds[trial["params"]["seed"]]:
+            trial["fingerprint"] = fingerprint
+
+    found = summary_of(SEVERAL, change=change)
+    assert ("versions" in [each["kind"] for each in found["caveats"]]) == mixed
+    assert any("different versions of mine" in line for line in answer_lines(found)) == mixed
+
+
+def test_a_trial_that_failed_before_its_code_was_mended_is_not_compared():
+    def change(trial):
+        failed = trial["params"]["seed"] == 0
+        trial.update(fingerprint={"mine": [str(failed)]}, **({"status": "failed", "epochs": []} if failed else {}))
+
+    assert "versions" not in [each["kind"] for each in summary_of(SEVERAL, change=change)["caveats"]]
+
+
 def test_timing_runs_on_one_node_stand_before_those_on_two():
     text = "resources: {device: cuda}\n" + SEVERAL
     spec, plan, trials = study_of(text, device="cuda", flags={"*": ["shared_node"]})

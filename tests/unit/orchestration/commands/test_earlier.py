@@ -7,7 +7,8 @@ import pytest
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.commands.earlier import earlier_timings, ran_on
-from tests.support.synthetic_studies import TINY, folder_of, spec_of
+from scalestudy.orchestration.study.fingerprint import fingerprint_of
+from tests.support.synthetic_studies import TINY, folder_of, spec_of, study_of
 
 
 @pytest.fixture
@@ -68,6 +69,51 @@ def test_timings_of_another_type_of_gpus_do_not_count_where_both_are_known(here)
     assert [found(accelerator=own) for own in ("A100", "T4", "H100", "")] == [
         {"runs/a": number} for number in (3, 2, 1, 4)
     ]
+
+
+OWN = TINY.replace("model: lenet, data: digits", "model: 'earlier_mine:build', data: DATA")
+CODE = {
+    "earlier_mine.py": "from earlier_glue import VALUE\n",
+    "earlier_glue.py": "VALUE = 60\n",
+    "earlier_data.py": """
+import torch
+from scalestudy.training.data import Splits
+
+def load(root, size=60):
+    inputs = torch.zeros(size, 1, 2, 2)
+    return Splits(inputs, torch.zeros(size, dtype=torch.int64), inputs[:9], torch.zeros(9, dtype=torch.int64), 2)
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("data", "edited", "used"),
+    [
+        ("digits", "earlier_glue.py", {}),
+        ("digits", "earlier_data.py", {"runs/a": 4}),
+        ("'earlier_data:load'", "earlier_data.py", {}),
+    ],
+)
+def test_timings_of_other_code_or_data_do_not_count(here, monkeypatch, data, edited, used):
+    for name, code in CODE.items():
+        (here / name).write_text(code)
+    monkeypatch.syspath_prepend(here)
+    text = OWN.replace("DATA", data)
+    spec, plan, _ = study_of(text)
+    fingerprint = fingerprint_of(spec, plan.trials, here)
+
+    def told(trial):
+        planned = plan.by_id()[trial["trial_id"]]
+        digests = fingerprint.digests(planned.workload, planned.train)
+        trial["fingerprint"] = {name: [digest] for name, digest in digests.items()}
+
+    folder_of(here / "runs" / "a", text, change=told)
+    assert found(text) == {"runs/a": 4}
+    (here / edited).write_text(CODE[edited].replace("60", "80"))
+    assert found(text) == used
+    if data == "digits":
+        folder_of(here / "runs" / "b", text)
+        assert found(text) == {"runs/b": 4, **used}, "of a study that does not say it, as of an earlier version"
 
 
 def test_a_broken_folder_is_skipped(here):

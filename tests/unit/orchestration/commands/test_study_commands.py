@@ -46,6 +46,22 @@ def test_advice_from_a_folder(folder):
     assert advice["choice"]["num_gpus"] == 1
 
 
+def test_an_answer_of_two_versions_of_the_code_says_so_in_advice_and_report(tmp_path):
+    def told(trial):
+        trial["fingerprint"] = {"mine": [str(trial["params"]["num_gpus"])]}
+
+    words = "Trials ran with different versions of mine"
+    folder = folder_of(tmp_path / "mixed", TINY, change=told)
+    data, lines = advised(folder.path)
+    assert [line for line in lines if line.startswith(words)] == [each["words"] for each in data["caveats"]] != []
+    rebuild_report(folder.path)
+    assert words in folder.report_file.read_text("utf-8")
+    one = folder_of(tmp_path / "one", TINY)
+    data, lines = advised(one.path)
+    assert data["caveats"] == []
+    assert words not in "".join(lines)
+
+
 SCALED = """
 name: scaled
 workload: {model: lenet, data: digits}

@@ -11,11 +11,13 @@ from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import ExitCode, RequestError
 from scalestudy.orchestration.commands.study_commands import status_of
-from scalestudy.orchestration.groups.events import Running, to_plain
+from scalestudy.orchestration.groups.events import EpochDone, Running, to_plain
 from scalestudy.orchestration.study.folders import open_folder
 from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed, with_failed
 from scalestudy.orchestration.study.study import resume_study
 from scalestudy.orchestration.sweep.search import search_for
+from scalestudy.training.fingerprint import DataFacts, Fingerprint
+from tests.support.epochs import epoch_of
 from tests.support.factorised import TINY
 from tests.support.old_studies import unpack
 from tests.support.synthetic_studies import study_of
@@ -129,6 +131,22 @@ def test_what_may_change_beside_the_points(folder):
     text = SPEC + "targets: {accuracy: [0.9]}\nlimits: {failures_per_trial: 5}\ndescription: more\n"
     opened = open_extended(spec_of(text), folder.path)
     assert opened.spec.limits.failures_per_trial == 5
+
+
+def test_what_has_changed_since_the_last_run_is_told_and_refuses_nothing(folder):
+    first = Fingerprint(code={"mine": {"mine.py": "1", "glue.py": "1"}}, data={"mine:load": DataFacts(train=600)})
+    edited = Fingerprint(code={"mine": {"mine.py": "1", "glue.py": "2"}}, data={"mine:load": DataFacts(train=800)})
+    assert open_resumed(folder.path).changed_since(first) == [], "an older folder does not say it"
+    journal = Journal(folder.journal_folder)
+    for fingerprint in (first, edited):
+        journal.append("", {"type": "study", "state": "resumed", "fingerprint": fingerprint.to_plain()})
+        if fingerprint == first:
+            journal.append(study_of(SPEC)[2][1]["trial_id"], to_plain(EpochDone(record=epoch_of(1))))
+    for opened in (open_resumed(folder.path), open_extended(spec_of(), folder.path)):
+        assert opened.changed_since(first) == []
+        assert opened.changed_since(edited) == ["glue.py", "data: 600 -> 800 examples"]
+        assert len(opened.trials) == 2, "with the ids that they had"
+        assert opened.history.fingerprints == [first], "the last run has trained nothing"
 
 
 TPE = """

@@ -15,7 +15,7 @@ from scalestudy.orchestration.base.places import home
 from scalestudy.orchestration.groups.events import Origin, Reopened, Running, StudyBegan, to_plain
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking import mlflow_model
-from scalestudy.orchestration.tracking.entries import Recorded
+from scalestudy.orchestration.tracking.entries import Recorded, StudyJournal
 from scalestudy.orchestration.tracking.mlflow_store import (
     METRICS_A_BATCH,
     NOTE,
@@ -25,9 +25,10 @@ from scalestudy.orchestration.tracking.mlflow_store import (
     TrackedStudy,
     milliseconds,
 )
-from scalestudy.orchestration.tracking.run_content import note, origin_tags
+from scalestudy.orchestration.tracking.run_content import DataSet, note, origin_tags
 from scalestudy.orchestration.tracking.server import check_reachable, resolve_address
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter, catch_up
+from scalestudy.training.fingerprint import Fingerprint
 from scalestudy.training.records import EpochRecord, epoch_metrics, find_metric
 from tests.support.faulty_proxy import faulty_proxy
 from tests.support.recordings import SPEC, entries_of, numbered, plain_of, whole, with_keys
@@ -475,6 +476,27 @@ def test_a_later_run_of_the_study_says_where_it_comes_from(store, told):
     for run in runs_of(store)[0].values():
         assert (run.data.tags["mlflow.user"], run.data.tags["mlflow.source.type"]) == ("bob", "LOCAL")
         assert not {"scalestudy.job_id", "mlflow.source.git.commit"} & set(run.data.tags)
+
+
+def test_the_input_is_of_the_code_that_the_study_s_last_run_began_with(address, tmp_path):
+    """Told by a process that sees the study begin, and by one that sends the rest later."""
+    text = SPEC.replace("data: digits", "data: 'mine:load'")
+    own = {"data": "mine:load", "data_args": {}}
+    study, trials = tracked(tmp_path, "own", text=text)
+    journal, digests = StudyJournal(study.folder), []
+    for number, trial in enumerate(trials):
+        fingerprint = Fingerprint(code={"mine": {"mine.py": str(number)}})
+        digests.append(DataSet.of(own, fingerprint).digest)
+        journal.append_study(StudyBegan(how="resumed" if number else "started", fingerprint=fingerprint))
+        journal.append(trial["trial_id"], Running(attempt=1))
+    *seen, later = journal.entries()
+    MlflowStore(address, study).write(seen)
+    store = MlflowStore(address, study)
+    store.write([later])
+    runs = store.client.search_runs([store.experiment_id], "tags.`scalestudy.role` = 'trial'")
+    inputs = {run.data.tags["scalestudy.trial_id"]: run.inputs.dataset_inputs[0].dataset.digest for run in runs}
+    assert inputs == {trial["trial_id"]: digest for trial, digest in zip(trials, digests, strict=True)}
+    assert digests[0] != digests[1]
 
 
 def test_all_runs_have_the_data_set_as_their_input_once(store, address, told):

@@ -35,6 +35,7 @@ from scalestudy.orchestration.tracking.mlflow_store import TrackedStudy
 from scalestudy.orchestration.tracking.recorder import History, Recorder, complete_trials
 from scalestudy.orchestration.tracking.run_content import answer_of
 from scalestudy.orchestration.tracking.writer import Cursor
+from scalestudy.training.fingerprint import Fingerprint
 from scalestudy.training.records import utc_text
 from tests.support.epochs import epoch_of
 from tests.support.old_studies import JOURNALS, STUDIES, entry_texts, recorded_in, unpack
@@ -111,6 +112,56 @@ def test_a_driver_killed_while_it_reopens_leaves_no_old_line(study):
     folder.trials_file.write_bytes(line)  # killed between the journal and the file
     complete_trials(folder, History.of(StudyJournal(folder).entries()))
     assert folder.read_trials() == []
+
+
+OWN = SPEC.replace("model: lenet", "model: 'mine:build'")
+FIRST, EDITED = (Fingerprint(code={"mine": {"mine.py": "1", "glue.py": glue}}) for glue in "12")
+
+
+def test_each_trial_s_line_says_which_code_has_made_it_over_all_runs_of_the_study(tmp_path):
+    recorder, folder, _, trials = recorded(tmp_path, OWN)
+    recorder.begin(StudyBegan(how="started", fingerprint=FIRST), Cursor(folder.cursor_file))
+    whole, cut, unbegun = trials[0]["trial_id"], trials[1]["trial_id"], "later"
+    play(recorder, trials[0])
+    for event in events_of(trials[1])[:2]:
+        recorder.take(cut, event)
+    recorder, _ = again(recorder, folder)  # after an edit
+    recorder._study.trials[unbegun] = replace(recorder._study.trials[cut], trial_id=unbegun)
+    assert recorder.history.fingerprint == FIRST
+    recorder.begin(StudyBegan(how="extended", fingerprint=EDITED), Cursor(folder.cursor_file))
+    for event in events_of(trials[1])[2:]:
+        recorder.take(cut, event)
+    recorder.take(unbegun, events_of(trials[1])[-1])
+    lines = {line["trial_id"]: line["fingerprint"] for line in folder.read_trials()}
+    one, two = (
+        each.digests({"model": "mine:build", "data": "digits", "data_args": {}})["mine"] for each in (FIRST, EDITED)
+    )
+    assert lines == {whole: {"mine": [one]}, cut: {"mine": [one, two]}, unbegun: {"mine": [two]}}
+    told = History.of(StudyJournal(folder).entries())
+    assert (told.fingerprint, told.trained_with) == (EDITED, {})
+    assert [line["fingerprint"] for line in told.ended.values()] == list(lines.values())
+    assert "versions" in [caveat["kind"] for caveat in recorder.finish()["caveats"]]
+
+
+def test_a_reopened_trial_is_of_the_code_that_trains_it_then(tmp_path):
+    recorder, folder, _, trials = recorded(tmp_path, OWN)
+    recorder.begin(StudyBegan(how="started", fingerprint=FIRST), Cursor(folder.cursor_file))
+    trial_id = trials[0]["trial_id"]
+    for event in [*events_of(trials[0])[:2], failed_end()]:
+        recorder.take(trial_id, event)
+    recorder, _ = again(recorder, folder)
+    recorder.begin(StudyBegan(how="resumed", fingerprint=EDITED), Cursor(folder.cursor_file))
+    for event in [Reopened(), Running(attempt=2), *events_of(trials[0])[1:]]:
+        recorder.take(trial_id, event)
+    ((digests,),) = [line["fingerprint"].values() for line in folder.read_trials()]
+    assert digests == [EDITED.digests({"model": "mine:build", "data": "digits", "data_args": {}})["mine"]]
+
+
+def test_a_study_of_built_in_parts_writes_no_fingerprint(study):
+    recorder, folder, _, trials = study
+    recorder.begin(StudyBegan(how="started", fingerprint=FIRST), Cursor(folder.cursor_file))
+    play(recorder, trials[0])
+    assert "fingerprint" not in folder.read_trials()[0]
 
 
 def failed_end(attempts=1):

@@ -21,6 +21,7 @@ from scalestudy.orchestration.tracking.run_content import (
     trial_tags,
 )
 from scalestudy.training.data import SOURCES
+from scalestudy.training.fingerprint import DataFacts, Fingerprint
 from scalestudy.training.records import find_metric
 from tests.support.recordings import SPEC, whole
 from tests.support.synthetic_studies import TINY, spec_of, study_of, summary_of
@@ -234,3 +235,19 @@ def test_another_data_set_is_known_by_its_name_and_arguments():
     assert len(digests) == 3
     assert max(map(len, digests)) <= 36, "MLflow takes no more"
     assert "scalestudy.training.data.builtin:load_digits" in data_of("digits").source
+
+
+def test_the_user_s_code_and_examples_are_part_of_the_digest():
+    facts = DataFacts(train=600, examples="e")
+    runs = [
+        None,
+        Fingerprint(code={"my_module": {"my_module.py": "1"}}, data={"my_module:load": facts}),
+        Fingerprint(code={"my_module": {"my_module.py": "2"}}, data={"my_module:load": facts}),
+        Fingerprint(code={"my_module": {"my_module.py": "1"}}, data={"my_module:load": replace(facts, train=800)}),
+    ]
+    own = {"data": "my_module:load", "data_args": {}}
+    digests = [DataSet.of(own, fingerprint).digest for fingerprint in runs]
+    assert len({*digests}) == 4
+    model = replace(runs[1], code={**runs[1].code, "net": {"net.py": "1"}})
+    assert DataSet.of(own, model).digest == digests[1], "a model changes no data set"
+    assert DataSet.of({"data": "digits", "data_args": {}}, runs[1]) == data_of("digits")

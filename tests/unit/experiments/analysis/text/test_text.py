@@ -212,6 +212,7 @@ def warned():
         "two types of GPUs",
         summary_of(SMALL, change=lambda trial: trial["world"].update(accelerator=types[trial["params"]["num_gpus"]])),
     )
+    yield "two versions of the code", summary_of(SMALL, change=lambda trial: of_version(trial, str(of_two(trial))))
     study = factorised_study(CHECKED)
     yield "inferred cells", study.summary()
     yield "none of them timed", summarise(study.spec, study.plan, [*study.trained, *study.held_out])
@@ -223,6 +224,10 @@ def warned():
 
 def of_two(trial):
     return trial["params"]["num_gpus"] == 2
+
+
+def of_version(trial, *versions):
+    trial["fingerprint"] = {"mine": list(versions), "mine:load": ["same"]}
 
 
 def cut(trial, status):

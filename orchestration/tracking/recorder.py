@@ -16,6 +16,7 @@ from scalestudy.orchestration.groups.events import (
     WITH_MODEL,
     Ended,
     EngineLost,
+    FreshWorkers,
     JournalEvent,
     Lost,
     Origin,
@@ -57,6 +58,7 @@ class History:
     reopened: set[str] = field(default_factory=set)  # trials that were reopened
     state: str = "new"  # or "running" (it may have been cut off), "stopped", "finished"
     origin: Origin | None = None  # of the last run of the study that has one
+    fresh_workers: str = ""  # why every trial gets fresh workers; "": groups stay warm
     earlier_seconds: float = 0.0  # time that earlier runs of the study took
     told_seconds: float | None = None  # of all runs, by the last event of the last one; None: it was cut off
     began: float = 0.0  # moment of this run's first event
@@ -86,7 +88,7 @@ class History:
 
     def take(self, entry: Recorded) -> None:
         """Take one more entry."""
-        if isinstance(entry.event, StudyBegan | EngineLost | StudyStopped | StudyFinished):
+        if isinstance(entry.event, StudyEvent):
             self._take_study_event(entry.event, entry.at)
         else:
             self._take_trial_event(entry, entry.event)
@@ -137,6 +139,9 @@ class History:
                 error = TrialError(kind=INTERRUPTED, message="the study ended while the trial ran, and was resumed")
             case EngineLost():
                 error = TrialError(kind="engine_lost", message=event.message)
+            case FreshWorkers():
+                self.fresh_workers = event.why
+                return
             case StudyStopped():
                 self.state, self.told_seconds = "stopped", event.wall_seconds
                 return
@@ -231,7 +236,7 @@ class Recorder:
 
         self._folder.share(self._folder.trials_file)
         self._reported_seconds = self.wall_seconds
-        write_report(self._folder, wall_seconds=self._reported_seconds)
+        write_report(self._folder, self._reported_seconds, fresh_workers=self.history.fresh_workers)
         summary: dict[str, Any] = json.loads(self._folder.summary_file.read_text(encoding="utf-8"))
         self._answer = answer_of(summary)
         return summary

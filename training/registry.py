@@ -138,7 +138,7 @@ def check_name(path_or_name: str, table: Mapping[str, str]) -> None:
         raise InputError(f"{path_or_name!r} {message}", remedy)
 
 
-def call_with(function: Callable[..., Any], what: str, *positional: Any, **keywords: Any) -> Any:
+def call_with(function: Callable[..., Any], what: str, /, *positional: Any, **keywords: Any) -> Any:
     """Call the function. Raises InputError, with `what` and the valid names, if it does not take the arguments."""
     signature = inspect.signature(function)
     try:

@@ -40,16 +40,24 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 @_without_garbage_collection()
-def write_report(folder: StudyFolder, wall_seconds: float | None = None, *, include_flagged: bool = False) -> Path:
+def write_report(
+    folder: StudyFolder,
+    wall_seconds: float | None = None,
+    *,
+    fresh_workers: str | None = None,
+    include_flagged: bool = False,
+) -> Path:
     """Write summary.json and report.html, its result, from spec.yaml, plan.json and trials.jsonl.
 
-    wall_seconds: of the whole study. None keeps an earlier summary.json's, or else takes it from the trials' own times.
-    include_flagged: fit laws also to timings whose flags say that they were disturbed.
+    wall_seconds: of the whole study. fresh_workers: why every trial got some; "": groups stayed warm. None keeps an
+    earlier summary.json's, or else takes the seconds from the trials' own times. include_flagged: fit laws also to
+    timings whose flags say that they were disturbed.
 
     Raises OSError if a file is missing, ValueError if one can't be read.
     """
     wall = wall_seconds if wall_seconds is not None else _earlier_wall_seconds(folder)
-    study = AnalysedStudy.of(folder, wall, include_flagged=include_flagged)
+    why = fresh_workers if fresh_workers is not None else _earlier_fresh_workers(folder)
+    study = AnalysedStudy.of(folder, wall, fresh_workers=why, include_flagged=include_flagged)
     folder.write_json(folder.summary_file, study.summary)
     page = render_page(study.summary, draw(study.summary), study.spec_yaml, study.page_data())
     folder.write_text(folder.report_file, page)
@@ -69,6 +77,22 @@ def draw(summary: Mapping[str, Any]) -> list[Drawn]:
 
 def _earlier_wall_seconds(folder: StudyFolder) -> float | None:
     try:
-        return finite(json.loads(folder.summary_file.read_text("utf-8"))["cost"]["wall_seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return finite(_earlier(folder)["cost"]["wall_seconds"])
+    except (KeyError, TypeError):
         return None
+
+
+def _earlier_fresh_workers(folder: StudyFolder) -> str:
+    try:
+        return str(_earlier(folder)["study"]["fresh_workers"])
+    except (KeyError, TypeError):
+        return ""
+
+
+def _earlier(folder: StudyFolder) -> dict[str, Any]:
+    """Return the summary of an earlier report; empty if there is none."""
+    try:
+        summary: dict[str, Any] = json.loads(folder.summary_file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return summary

@@ -33,13 +33,15 @@ class AnalysedStudy:
         folder: StudyFolder,
         wall_seconds: float | None = None,
         *,
+        fresh_workers: str = "",
         include_flagged: bool = False,
         plan: Plan | None = None,
         trials: Sequence[Mapping[str, Any]] | None = None,
     ) -> Self:
         """Read and analyse a study. Raises OSError or ValueError if a file is missing or broken.
 
-        wall_seconds, include_flagged: see `summarise`. plan, trials: None reads plan.json and trials.jsonl.
+        wall_seconds, include_flagged: see `summarise`. fresh_workers: see `write_report`. plan, trials: None reads
+        plan.json and trials.jsonl.
         """
         spec_yaml = folder.spec_file.read_text("utf-8")
         spec = StudySpec.model_validate(read_yaml(spec_yaml).data)
@@ -51,6 +53,10 @@ class AnalysedStudy:
             spec, plan, trials, cells, wall_seconds, include_flagged=include_flagged, by_target=by_target
         )
         summary["study"]["study_id"] = folder.study_id
+        if fresh_workers:
+            summary["study"]["fresh_workers"] = fresh_workers
+            words = f"Every trial got fresh workers: {fresh_workers}."
+            summary["caveats"].insert(0, {"kind": "fresh_workers", "words": words})
         return cls(
             spec_yaml=spec_yaml,
             spec=spec,

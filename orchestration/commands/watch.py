@@ -121,7 +121,10 @@ class WatchedStudy:
         ]
         with readable(self.folder):
             study = AnalysedStudy.of(
-                self.folder, plan=self._plan.with_trials(suggested), trials=list(history.ended.values())
+                self.folder,
+                fresh_workers=history.fresh_workers,
+                plan=self._plan.with_trials(suggested),
+                trials=list(history.ended.values()),
             )
         text = live_page(study, running, ended=len(progress.statuses), planned=progress.total, progress=progress.line())
         self._write(text)

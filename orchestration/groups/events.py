@@ -390,6 +390,13 @@ class EngineLost:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FreshWorkers:
+    """From now on every trial gets fresh workers."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudyStopped:
     """A run ended before all trials had."""
 
@@ -408,7 +415,7 @@ class StudyFinished:
     """None: there was no summary to take it from."""
 
 
-StudyEvent = StudyBegan | EngineLost | StudyStopped | StudyFinished
+StudyEvent = StudyBegan | EngineLost | FreshWorkers | StudyStopped | StudyFinished
 """The events of the study itself that the journal holds."""
 
 
@@ -421,6 +428,8 @@ def study_event_to_plain(event: StudyEvent) -> dict[str, Any]:
             return {"type": "study", "state": event.how, **known}
         case EngineLost():
             return {"type": "study", "state": "engine_lost", "message": event.message}
+        case FreshWorkers():
+            return {"type": "study", "state": "fresh_workers", "why": event.why}
         case StudyStopped():
             plain = {"type": "study", "state": "stopped", "open": list(event.open), "wall_seconds": event.wall_seconds}
         case StudyFinished():
@@ -440,6 +449,8 @@ def study_event_from_plain(plain: Mapping[str, Any]) -> StudyEvent:
             return StudyBegan(how=how, origin=origin, fingerprint=fingerprint)
         case "engine_lost":
             return EngineLost(message=plain["message"])
+        case "fresh_workers":
+            return FreshWorkers(why=plain["why"])
         case "stopped":
             return StudyStopped(open=tuple(plain["open"]), wall_seconds=plain["wall_seconds"], answer=_answer_in(plain))
         case "finished":
@@ -499,6 +510,13 @@ class Left:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GivenBack:
+    """The ranks have not trained the trial, since fresh workers would train it differently."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankFailed:
     """An exception on the rank."""
 
@@ -509,5 +527,5 @@ class RankFailed:
     traceback: str = ""
 
 
-WorkerPost = Begun | Started | Beat | EpochDone | TrainingEnded | Left | RankFailed
+WorkerPost = Begun | Started | Beat | EpochDone | TrainingEnded | Left | GivenBack | RankFailed
 """What a rank reports to the pool. Its `EpochDone` has no flags."""

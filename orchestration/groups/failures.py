@@ -20,7 +20,15 @@ from scalestudy.training.exceptions import (
 )
 
 Cause = Literal[
-    "worker_lost", "stalled", "controller_lost", "node_lost", "preempted", "tune_trial", "time_limit", "reported"
+    "worker_lost",
+    "stalled",
+    "controller_lost",
+    "node_lost",
+    "preempted",
+    "used_workers",
+    "tune_trial",
+    "time_limit",
+    "reported",
 ]
 """How the end of an attempt was noticed."""
 ReportKind = FaultKind | Literal["left"]
@@ -29,7 +37,9 @@ INTERRUPTED = "interrupted"
 """Kind of an attempt that ended because the study was stopped or killed."""
 OUTSIDE = {"no_room", "node_lost", "group_start", "storage"}
 """Kinds of causes outside the trial that may last. Such a trial is put off: it goes to the back of the queue."""
-UNCOUNTED = {INTERRUPTED, "preempted", *OUTSIDE}
+USED_WORKERS = "used_workers"
+"""Kind of an attempt that its workers gave back untrained, since earlier trials have left something in them."""
+UNCOUNTED = {INTERRUPTED, "preempted", USED_WORKERS, *OUTSIDE}
 """Kinds that no budget counts: the trial is not to blame, and what it has done is kept."""
 
 CAUSE_TEXT: Mapping[str, str] = {
@@ -38,6 +48,7 @@ CAUSE_TEXT: Mapping[str, str] = {
     "controller_lost": "the Ray Train controller of the trial's workers died",
     "node_lost": "a node of the cluster was lost",
     "preempted": "a node is about to be removed, and the trial's workers have left it",
+    "used_workers": "earlier trials have left something in the workers",
     "tune_trial": "the Tune process that follows the trial died",
     "storage": "the storage of the checkpoints failed",
     "device_lost": "the GPU of a worker failed",
@@ -137,7 +148,9 @@ def judge(
         if any(report.kind == kind for report in reports.values()):
             reason = kind
     said = "; ".join(f"rank {rank}: {reports[rank].message}" for rank in sorted(reports))
-    message = with_logs(f"{told or CAUSE_TEXT[reason]} (attempt {attempt})" + (f"; {said}" if said else ""), logs)
+    message = told or CAUSE_TEXT[reason]
+    if reason != USED_WORKERS:  # which says it all
+        message = with_logs(f"{message} (attempt {attempt})" + (f"; {said}" if said else ""), logs)
     error = TrialError(kind=reason, message=message)
     if reason == "time_limit":
         return Verdict(status="failed", error=error)

@@ -85,6 +85,7 @@ class GroupHost:
     threads: list[threading.Thread] = field(default_factory=list)
     pool_lost: bool = False  # whether the pool's actor has died
     cluster_ends: str | None = None  # why there will be no cluster soon
+    modules: tuple[str, ...] = ()  # as in `WorkerSettings`
     say: Callable[[str], None] = logger.info  # takes, every minute, what trials wait for
     most: float = math.inf
     """Workers of one trial that the cluster may have room for with all that its autoscaler may add; infinity:
@@ -213,6 +214,7 @@ class GroupHost:
             threads=self.resources.cpus_per_worker,
             device=trains_on,
             logs=self.folder,
+            modules=self.modules,
         )
         try:
             GroupTrainer(

@@ -21,6 +21,7 @@ from scalestudy.orchestration.groups.events import (
     Beat,
     Begun,
     EpochDone,
+    GivenBack,
     Left,
     Member,
     RankFailed,
@@ -236,6 +237,10 @@ class GroupPool:
                 assignment.reports[rank] = failures.RankReport(rank=rank, kind="left", message=post.message)
                 group.stop(self.clock())
                 self._break_attempt(group, "preempted")
+            case GivenBack():
+                self.limits = replace(self.limits, trials_per_group=1)
+                group.stop(self.clock())
+                self._break_attempt(group, "used_workers", post.why)
             case TrainingEnded():
                 group.assignment = None
                 group.served += 1

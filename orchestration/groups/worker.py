@@ -20,6 +20,7 @@ from scalestudy.orchestration.groups.events import (
     Beat,
     Begun,
     EpochDone,
+    GivenBack,
     Left,
     Member,
     RankFailed,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from scalestudy.training.loop.hooks import Hook
     from scalestudy.training.loop.train import TrainResult
     from scalestudy.training.loop.trial import Trial
+    from scalestudy.training.process_state import ProcessState
     from scalestudy.training.records import EpochRecord
 
 
@@ -57,6 +59,11 @@ class WorkerSettings:
     threads: int
     device: str  # `cpu` or `cuda`
     logs: Path  # the folder for tracebacks of trials' exceptions
+    modules: tuple[str, ...] = ()  # the user's that the study names, in the order in which they are imported
+
+
+class NotFreshError(Exception):
+    """Earlier trials have left something in some rank's process that would change this trial."""
 
 
 def serve(config: dict[str, Any]) -> None:
@@ -79,6 +86,7 @@ def serve(config: dict[str, Any]) -> None:
 
     from scalestudy.orchestration.groups.ray_train import given_gpus, incarnation, own_device
     from scalestudy.training.distributed import Worker
+    from scalestudy.training.process_state import ProcessState
 
     settings: WorkerSettings = config["settings"]
     context = ray.train.get_context()
@@ -101,7 +109,7 @@ def serve(config: dict[str, Any]) -> None:
         gpus=given_gpus(),
     )
     client = PoolClient(settings.pool, settings.group_id, incarnation(), worker.rank)
-    served = 0
+    process, served = ProcessState(settings.modules), 0
     try:
         client.register(member)
         while not isinstance(given := client.next_trial(served), EndGroup):
@@ -109,13 +117,19 @@ def serve(config: dict[str, Any]) -> None:
             if kills := kills_so_far(node):
                 client.send(served, Begun(kernel_kills=kills))
             with beating(client, served) as pulse:
-                train_trial(client, worker, given, settings.logs, pulse)
+                train_trial(client, worker, given, process, settings.logs, pulse)
     except ActorDiedError as error:
         logger.warning("the pool of %s is gone: %s", settings.group_id, error)
 
 
-def train_trial(client: PoolClient, worker: Worker, given: NextTrial, logs: Path, pulse: Pulse) -> None:
-    """Train one trial and report it; an exception is reported and raised again."""
+def train_trial(
+    client: PoolClient, worker: Worker, given: NextTrial, process: ProcessState, logs: Path, pulse: Pulse
+) -> None:
+    """Train one trial and report it. Give it back if this process would not train it as a fresh one does.
+
+    Whatever the user's code raises, such as SystemExit, is reported; then this raises it, or a RuntimeError in place of
+    what would end more than a trial.
+    """
     from scalestudy.orchestration.storage.arrow_store import open_byte_store
     from scalestudy.training.checkpoint.hook import Checkpoints
     from scalestudy.training.loop.gpu_watch import GpuWatch
@@ -127,6 +141,7 @@ def train_trial(client: PoolClient, worker: Worker, given: NextTrial, logs: Path
 
     order, config = given.order, given.order.config
     try:
+        fresh = fresh_hook(process, worker)
         checkpoints = None
         if order.checkpoints is not None:
             store, every = open_byte_store(order.checkpoints), config.checkpoint_every
@@ -134,23 +149,62 @@ def train_trial(client: PoolClient, worker: Worker, given: NextTrial, logs: Path
         choices = checkpoints.find(config, worker) if checkpoints else None
         watch = GpuWatch()
         on_gpu = [watch] if worker.device.type == "cuda" else []  # the same on all ranks
-        hooks: list[Hook] = [*([checkpoints] if checkpoints else []), NoiseScale(), *on_gpu]
+        hooks: list[Hook] = [fresh, *([checkpoints] if checkpoints else []), NoiseScale(), *on_gpu]
         if order.stop_at is not None:
             hooks.append(target_hook(order.stop_at, config.metric_mode))
         if worker.rank == 0:
             resumed = checkpoints is not None and checkpoints.resumed
             hooks.append(exit_hook(client, given.sequence, checkpointed=checkpoints is not None, resumed=resumed))
         result = train(config, worker, hooks=hooks, on_epoch=report, choices=choices, pulse=pulse)
+        process.end(result.model)
         if worker.rank == 0:
             with pulse.during("checkpointing"):
                 save_if_best(given, result)
             client.wait_for(client.send_in_order(given.sequence, last_post(given, result, watch.states)))
-    except Exception as error:
+    except NotFreshError as found:  # on all ranks
+        if worker.rank == 0:
+            client.wait_for(client.send(given.sequence, GivenBack(why=str(found))))
+    except BaseException as error:
+        if ends_process(error):
+            raise
         client.wait_for(client.send(given.sequence, failed_post(given, worker.rank, error, logs)))
-        raise
+        if isinstance(error, Exception):
+            raise
+        raise RuntimeError(describe(error)) from error
 
 
-def failed_post(given: NextTrial, rank: int, error: Exception, logs: Path) -> RankFailed:
+def ends_process(error: BaseException) -> bool:
+    """Return whether Ray raised this to end the process: code of Ray's, and not what it called, raised it.
+
+    A signal can't: Python handles it in the main thread, and Ray Train runs `serve` in another one.
+    """
+    if isinstance(error, Exception):
+        return False
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    raised_in = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    return raised_in.partition(".")[0] == "ray"
+
+
+def fresh_hook(process: ProcessState, worker: Worker) -> Any:
+    """Make the process ready for a trial; return a hook that raises NotFreshError on all ranks if one is not fresh."""
+    from scalestudy.training.distributed import gather_texts
+    from scalestudy.training.loop.hooks import Hook
+
+    is_used, found = process.is_used, process.begin()
+
+    class Fresh(Hook):
+        def train_starts(self, trial: Trial) -> None:
+            mine = found or process.found_in(trial.model)
+            for why in gather_texts(mine, worker) if is_used else [mine]:
+                if why:
+                    raise NotFreshError(why)
+
+    return Fresh()
+
+
+def failed_post(given: NextTrial, rank: int, error: BaseException, logs: Path) -> RankFailed:
     """Return an exception as the pool takes it. Write its whole traceback into a file of the rank."""
     from scalestudy.orchestration.base.environment import without_secrets
 

@@ -20,7 +20,7 @@ from rich.text import Text
 from scalestudy.experiments.analysis.measures.parts import NOTHING
 from scalestudy.experiments.analysis.measures.units import seconds_text
 from scalestudy.orchestration.groups.events import WITH_MODEL, Ended, Retried, Running, TrialEvent
-from scalestudy.orchestration.groups.failures import OUTSIDE
+from scalestudy.orchestration.groups.failures import OUTSIDE, USED_WORKERS
 from scalestudy.orchestration.progress.progress import StudyProgress, clock, finite_metric, sparkline
 from scalestudy.training.records import utc_text
 
@@ -164,6 +164,8 @@ def event_text(event: TrialEvent, progress: StudyProgress) -> str | None:
     match event:
         case Running():
             return "training" if event.attempt == 1 else f"training, attempt {event.attempt}"
+        case Retried() if event.error.kind == USED_WORKERS:
+            return f"attempt {event.attempt} goes to fresh workers"
         case Retried():
             put_off = ", and others come first" if event.error.kind in OUTSIDE else ""
             return f"attempt {event.attempt} lost{put_off}: {event.error.message}"

@@ -1,4 +1,4 @@
-"""A spec given in Python as plain data: importable callables become their names `package.module:name`."""
+"""The callables of a spec by their names `package.module:name`, also of a spec given in Python as plain data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from pathlib import PurePath
 from typing import Any
 
 from scalestudy.experiments.spec.spec_error import SpecError
-from scalestudy.training.registry import DATASETS, GRADIENT_SYNCS, LOSSES, METRICS, MODELS, SCHEDULES, TASKS
+from scalestudy.experiments.spec.study_spec import StudySpec, values_in
+from scalestudy.training.registry import (
+    DATASETS,
+    GRADIENT_SYNCS,
+    LOSSES,
+    METRICS,
+    MODEL_FAMILIES,
+    MODELS,
+    OPTIMIZERS,
+    SCHEDULES,
+    TASKS,
+)
 from scalestudy.training.section import Problem
 
 SOURCE = "spec"
@@ -67,3 +78,27 @@ def import_path(function: Any, field: str) -> str:
         if getattr(sys.modules.get(home), attribute, None) is function:
             return short
     return f"{module}:{name}"
+
+
+def named_callables(spec: StudySpec) -> list[tuple[str, str, Mapping[str, str]]]:
+    """Return every callable that some trial uses and that isn't built in: field, name, and the table of built-in ones.
+
+    A task has its own metrics.
+    """
+    workload = spec.workload
+    judged = ("workload.metric", workload.metric, METRICS)
+    named: list[tuple[str, str, Mapping[str, str]]] = [
+        ("workload.model", workload.model, MODELS),
+        ("workload.data", workload.data, DATASETS),
+        ("workload.loss", workload.loss, LOSSES),
+        judged if workload.task is None else ("workload.task", workload.task, TASKS),
+    ]
+    for key, table in {"gradient_sync": GRADIENT_SYNCS, "optimizer.name": OPTIMIZERS, "schedule": SCHEDULES}.items():
+        named += [(f"train.{key}", name, table) for name in values_in(spec, f"train.{key}")]
+    return [(field, name, table) for field, name, table in named if name not in table]
+
+
+def modules_of(spec: StudySpec) -> tuple[str, ...]:
+    """Return the user's modules that the spec names, in its order."""
+    modules = [name.partition(":")[0] for _, name, _ in named_callables(spec)]
+    return tuple(dict.fromkeys(module for module in modules if module not in MODEL_FAMILIES))

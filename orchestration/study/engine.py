@@ -21,6 +21,7 @@ from scalestudy.orchestration.groups.host import GroupHost, GroupResources, room
 from scalestudy.orchestration.groups.model import GroupLimits, PoolSnapshot, TrialOrder
 from scalestudy.orchestration.groups.pool import PoolSettings
 from scalestudy.orchestration.study import schedule
+from scalestudy.orchestration.study.callables import modules_of
 from scalestudy.orchestration.sweep.search import Search
 from scalestudy.orchestration.sweep.sweep import HEAD_SHARE, Record, Sweep
 
@@ -58,11 +59,13 @@ class Engine:
         folder: StudyFolder,
         *,
         growth: Growth | None,
+        fresh_workers: bool,
         say: Callable[[str], None],
     ) -> None:
         """Start the engine that a spec asks for, for trials of these sizes.
 
-        growth: of the cluster's autoscaler; None: it has none. say: takes what trials wait for, from another thread.
+        growth: of the cluster's autoscaler; None: it has none. fresh_workers: whether every trial gets workers that
+        have trained nothing. say: takes what trials wait for, from another thread.
         """
         wanted, device, nodes = spec.resources, placed.device, placed.nodes
         resources = GroupResources(
@@ -71,15 +74,15 @@ class Engine:
             gpus_per_worker=wanted.gpus_per_worker if device == "cuda" else 0,
             timeout_seconds=collective_seconds(spec.limits),
         )
+        per_group = 1 if fresh_workers else spec.limits.trials_per_group
         limits = GroupLimits(
             trial_seconds=60 * spec.limits.trial_minutes,
             stalled_seconds=spec.limits.stalled_seconds,
             failures_per_trial=spec.limits.failures_per_trial,
-            trials_per_group=spec.limits.trials_per_group,
+            trials_per_group=per_group,
         )
         self.times_apart = placed.rule == "packed, then timed"  # its trials are timed by separate runs, after them
-        per_group, exclusive = spec.limits.trials_per_group, placed.rule == "exclusive"
-        placement = wanted.placement
+        exclusive, placement = placed.rule == "exclusive", wanted.placement
         self._room = schedule.Room(nodes=nodes, exclusive=exclusive, trials_per_group=per_group, placement=placement)
         self._sizes, self._logs, self._started = sizes, folder.logs, False
         cpus, gpus = wanted.cpus_per_worker, wanted.gpus_per_worker
@@ -95,7 +98,8 @@ class Engine:
         self.pool = pool_actor().remote(free, settings)
         shared = folder.place_of(folder.logs) if len(nodes) > 1 or growth else str(folder.logs)
         most = math.inf if self._grown is None else self._grown.largest_group
-        self.host = GroupHost(self.pool, resources, folder.logs, shared, say=say, most=most)
+        modules = modules_of(spec)
+        self.host = GroupHost(self.pool, resources, folder.logs, shared, modules=modules, say=say, most=most)
 
     def run(
         self,

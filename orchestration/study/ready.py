@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from scalestudy.orchestration.cluster.node_checks import check_versions
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.groups.gpus_on_cpu import training_device
 from scalestudy.orchestration.storage import mirror
+from scalestudy.orchestration.study.callables import modules_of, named_callables
 from scalestudy.orchestration.study.fingerprint import fingerprint_of
 from scalestudy.orchestration.study.opening import PreparedStudy
 from scalestudy.orchestration.study.rehearsal import blamed, is_known_to_fit, rehearse_study
@@ -44,6 +45,7 @@ class Ready:
     output: Output  # takes all that this process prints, and waits for the study's folder
     fingerprint: Fingerprint = field(default_factory=Fingerprint)  # of the user's code and data
     changed: Sequence[str] = ()  # what of these has changed since the study has trained, in words
+    fresh_workers: str = ""  # why every trial gets fresh workers; "": groups stay warm
 
 
 def get_ready(
@@ -66,8 +68,9 @@ def get_ready(
     data_root = check_data(spec)
     check_callables(spec)
     check_configs(known_trials(spec, plan), data_root)
+    fresh_workers = study.history.fresh_workers
     if rehearsal:
-        _rehearse(to_rehearse(study), data_root, say)
+        fresh_workers = _rehearse(spec, to_rehearse(study), data_root, say) or fresh_workers
     if study.state != "resumed":
         if plan.factorised and not spec.search.allow_inexact:
             say(f"a check that {spec.workload.model} trains the same at every num_gpus")
@@ -107,6 +110,7 @@ def get_ready(
         output=output,
         fingerprint=fingerprint,
         changed=study.changed_since(fingerprint),
+        fresh_workers=fresh_workers,
     )
 
 
@@ -140,42 +144,17 @@ def check_data(spec: StudySpec) -> Path:
 
 def check_callables(spec: StudySpec) -> None:
     """Check that everything that the spec names as `package.module:callable` exists. Raises RequestError."""
-    from scalestudy.training.registry import (
-        DATASETS,
-        GRADIENT_SYNCS,
-        LOSSES,
-        METRICS,
-        MODELS,
-        OPTIMIZERS,
-        SCHEDULES,
-        TASKS,
-    )
-
-    workload = spec.workload
-    _check_callable("workload.model", workload.model, MODELS)
-    _check_callable("workload.data", workload.data, DATASETS)
-    _check_callable("workload.loss", workload.loss, LOSSES)
-    if workload.task is None:
-        _check_callable("workload.metric", workload.metric, METRICS)
-    else:
-        _check_callable("workload.task", workload.task, TASKS)
-    swept = {"gradient_sync": GRADIENT_SYNCS, "optimizer.name": OPTIMIZERS, "schedule": SCHEDULES}
-    for key, table in swept.items():
-        for name in values_in(spec, f"train.{key}"):
-            _check_callable(f"train.{key}", name, table)
-
-
-def _check_callable(field: str, name: str, table: Mapping[str, str]) -> None:
     from scalestudy.training.registry import resolve
 
-    if name in table:
-        return
-    try:
-        resolve(name, table)
-    except ValueError as error:
-        raise request_error(error, "correct the name", field) from error
-    except Exception as error:  # the user's module may raise anything while it is imported
-        raise RequestError(f"{field}: {name}: {describe(error)}", "correct the module") from error
+    for key, name, table in named_callables(spec):
+        try:
+            resolve(name, table)
+        except ValueError as error:
+            raise request_error(error, "correct the name", key) from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # the user's module may raise anything while it is imported
+            raise RequestError(f"{key}: {name}: {describe(error)}", "correct the module") from error
 
 
 def known_trials(spec: StudySpec, plan: Plan) -> Sequence[TrialPlan]:
@@ -191,16 +170,18 @@ def to_rehearse(study: PreparedStudy) -> list[TrialPlan]:
     return [trial for trial in known_trials(study.spec, study.plan) if trial.trial_id not in ended]
 
 
-def _rehearse(trials: Sequence[TrialPlan], data_root: Path, say: Say) -> None:
-    """Rehearse these trials.
+def _rehearse(spec: StudySpec, trials: Sequence[TrialPlan], data_root: Path, say: Say) -> str:
+    """Rehearse these trials; return why every trial needs fresh workers, "" if none does.
 
     Raises RequestError for a mistake; logs what was not rehearsed, which standard error shows.
     """
     if is_known_to_fit(trials):
-        return
+        return ""
     say(f"a rehearsal: the first steps of {trials[0].workload['model']} on the CPU")
-    for line in rehearse_study(trials, data_root).left_out_words():
+    rehearsed = rehearse_study(trials, data_root, modules_of(spec))
+    for line in rehearsed.left_out_words():
         logger.warning("rehearsal: %s", line)
+    return rehearsed.fresh_workers
 
 
 def check_configs(trials: Iterable[TrialPlan], data_root: Path) -> None:
@@ -231,7 +212,9 @@ def check_exact(spec: StudySpec, plan: Plan, data_root: Path) -> None:
         config = train_config(trial, data_root)
         try:
             why = why_inexact(config)
-        except Exception as error:  # the user's callables may raise anything
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # the user's callables may raise anything
             raise blamed(error, config, f"correct it, or set {override}") from error
         if why:
             remedy = f"{why.remedy}; or set search.method: grid, or {override}"

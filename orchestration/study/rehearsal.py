@@ -189,14 +189,18 @@ def _own(train: Mapping[str, Any]) -> dict[str, Any]:
     return own
 
 
-def rehearse_study(trials: Iterable[TrialPlan], data_root: Path, *, limit_seconds: float = LIMIT_SECONDS) -> Rehearsal:
+def rehearse_study(
+    trials: Iterable[TrialPlan], data_root: Path, modules: Sequence[str] = (), *, limit_seconds: float = LIMIT_SECONDS
+) -> Rehearsal:
     """Rehearses each kind of the trials, in their order, as far as the time reaches. Raises RequestError for a mistake.
 
-    Nothing else stops a study: a kind that needs more time, memory or a GPU is left out.
+    modules: the user's that the study names, which a worker imports before its first trial. Nothing else than a mistake
+    stops a study: a kind that needs more time, memory or a GPU is left out.
     """
     began = time.monotonic()
     kinds = kinds_of(trials)
-    ended = run_child(("-m", __name__), [kind.order(data_root) for kind in kinds.values()], limit_seconds)
+    order = {"modules": [*modules], "kinds": [kind.order(data_root) for kind in kinds.values()]}
+    ended = run_child(("-m", __name__), order, limit_seconds)
     said = [json.loads(line) for line in ended.answers]
     answers = {told["kind"]: Answer(**told["answer"]) for told in said if "kind" in told}  # the last word of each
     if ended.status is None:
@@ -258,15 +262,20 @@ class Order:
     config: TrainConfig
     divisions: tuple[Division, ...]
     in_group: bool
+    modules: tuple[str, ...] = ()
+    """The user's that the study names."""
 
     @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> Order:
+    def of(cls, plain: Mapping[str, Any], modules: Sequence[str]) -> Order:
         """Read what `Kind.order` gave."""
         from scalestudy.training.rehearsal import Division
 
         divisions = (Division(size, tuple(weights), *rest) for size, weights, *rest in plain["divided"])
         return cls(
-            config=TrainConfig.from_dict(plain["config"]), divisions=tuple(divisions), in_group=plain["in_group"]
+            config=TrainConfig.from_dict(plain["config"]),
+            divisions=tuple(divisions),
+            in_group=plain["in_group"],
+            modules=tuple(modules),
         )
 
     def answer(self, memory: str, stepped: Callable[[Answer], None] = lambda answer: None) -> Answer:
@@ -327,14 +336,14 @@ def main() -> None:
     This process itself runs no code of the user's. It forks those that do: so each begins as a fresh worker does,
     without another import of PyTorch.
     """
-    plain: Sequence[Mapping[str, Any]] = json.load(sys.stdin)
+    plain: Mapping[str, Any] = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a user's code prints
 
     def tell(**told: Any) -> None:
         print(json.dumps(told), file=answers, flush=True)
 
-    orders, memory = [Order.of(each) for each in plain], limit_memory()
+    orders, memory = [Order.of(each, plain["modules"]) for each in plain["kinds"]], limit_memory()
     first, again, status = answers_of(orders, memory, lambda number, answer: tell(kind=number, answer=asdict(answer)))
     if status:
         sys.exit(status)
@@ -380,12 +389,16 @@ def why_fresh(orders: Sequence[Order], first: Mapping[int, Answer], again: Mappi
 
 
 def _twice(orders: Sequence[Order], memory: str, send: Callable[[Any], None]) -> None:
-    """Rehearse each kind, then each again; send their numbers and answers."""
+    """Rehearse each kind, then each again, as a worker trains its trials; send their numbers and answers."""
+    from scalestudy.training.process_state import ProcessState
+
+    process = ProcessState(orders[0].modules)
     for number, order in [*enumerate(orders)] * 2:
 
         def told(early: Answer, number: int = number) -> None:
             send((number, early))
 
+        process.begin()
         answer = order.answer(memory, told)
         send((number, answer))
         if answer.problem:
@@ -394,7 +407,13 @@ def _twice(orders: Sequence[Order], memory: str, send: Callable[[Any], None]) ->
 
 def _alone(order: Order, memory: str) -> str:
     """Return the digest of a kind in a fresh process; "": it has none."""
-    _, sent = _forked(lambda send: send(order.answer(memory)))
+    from scalestudy.training.process_state import ProcessState
+
+    def rehearsed(send: Callable[[Any], None]) -> None:
+        ProcessState(order.modules).begin()
+        send(order.answer(memory))
+
+    _, sent = _forked(rehearsed)
     found = _received(sent)
     return "" if found is None else str(found.digest)
 

@@ -18,15 +18,17 @@ from scalestudy.orchestration.base.places import inside_ray_job
 from scalestudy.orchestration.groups.events import (
     Ended,
     EngineLost,
+    FreshWorkers,
     JournalEvent,
     Lost,
     Origin,
     Reopened,
+    Retried,
     StudyBegan,
     Suggested,
     TrialEvent,
 )
-from scalestudy.orchestration.groups.failures import describe
+from scalestudy.orchestration.groups.failures import USED_WORKERS, describe
 from scalestudy.orchestration.groups.model import TrialOrder
 from scalestudy.orchestration.progress.live import Logged, Silent, View, study_log
 from scalestudy.orchestration.progress.metrics import ProgressMetrics
@@ -77,6 +79,7 @@ class RunningStudy:
         self.lock_lost = False
         self.storage_lost = False
         self.cold_starts: dict[str, float] = {}
+        self.fresh_workers = ready.fresh_workers
         ready.output.keep_in(self.folder.driver_log)
         self.engine = self._new_engine()
         self.progress = StudyProgress(
@@ -119,6 +122,8 @@ class RunningStudy:
                         self.view.stage(note)
                     if self.ready.changed:
                         self.view.stage(f"changed since: {', '.join(self.ready.changed)}")
+                    if self.fresh_workers:
+                        self._use_fresh_workers(self.fresh_workers)
                     self._sweep()
                     self._run_held_out()
                     self._run_timing()
@@ -244,6 +249,7 @@ class RunningStudy:
             self.ready.placed,
             self.folder,
             growth=self.ready.cluster.growth,
+            fresh_workers=bool(self.fresh_workers),
             say=lambda text: self.view.stage(text),  # there is a view by then
         )
 
@@ -265,6 +271,8 @@ class RunningStudy:
             self.trials[trial_id] = event.trial
         try:
             written = self.recorder.take(trial_id, event)
+            if isinstance(written, Retried) and written.error.kind == USED_WORKERS and not self.fresh_workers:
+                self._use_fresh_workers(written.error.message)
         except FileExistsError:  # of the journal's next entry: this process stood still, and another one goes on
             self._lose_lock()
             return None
@@ -277,6 +285,13 @@ class RunningStudy:
             if self.first and isinstance(written, Ended) and written.is_final:
                 self._look_at_failure(self.first.alike(self.trials[trial_id], written))
         return written
+
+    def _use_fresh_workers(self, why: str) -> None:
+        """Note and show that every trial gets fresh workers from now on. The pool does so already."""
+        self.fresh_workers = why
+        if self.recorder.history.fresh_workers != why:
+            self.recorder.take_study(FreshWorkers(why=why))
+        self.view.stage(f"every trial gets fresh workers: {why}")
 
     def _look_at_failure(self, alike: str | None) -> None:
         """Stop the study if its first trials failed in the same way. alike: how; None: they did not."""

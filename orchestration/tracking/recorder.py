@@ -17,6 +17,7 @@ from scalestudy.orchestration.groups.events import (
     Ended,
     EngineLost,
     EpochDone,
+    FreshWorkers,
     JournalEvent,
     Lost,
     Origin,
@@ -63,6 +64,7 @@ class History:
     fingerprints: list[Fingerprint] = field(default_factory=list)  # of the runs that have trained, each once
     trained_with: dict[str, list[Fingerprint]] = field(default_factory=dict)
     """Open trials → the fingerprints of the runs that have recorded their epochs."""
+    fresh_workers: str = ""  # why every trial gets fresh workers; "": groups stay warm
     earlier_seconds: float = 0.0  # time that earlier runs of the study took
     told_seconds: float | None = None  # of all runs, by the last event of the last one; None: it was cut off
     began: float = 0.0  # moment of this run's first event
@@ -92,7 +94,7 @@ class History:
 
     def take(self, entry: Recorded) -> None:
         """Take one more entry."""
-        if isinstance(entry.event, StudyBegan | EngineLost | StudyStopped | StudyFinished):
+        if isinstance(entry.event, StudyEvent):
             self._take_study_event(entry.event, entry.at)
         else:
             self._take_trial_event(entry, entry.event)
@@ -166,6 +168,9 @@ class History:
                 error = TrialError(kind=INTERRUPTED, message="the study ended while the trial ran, and was resumed")
             case EngineLost():
                 error = TrialError(kind="engine_lost", message=event.message)
+            case FreshWorkers():
+                self.fresh_workers = event.why
+                return
             case StudyStopped():
                 self.state, self.told_seconds = "stopped", event.wall_seconds
                 return
@@ -263,7 +268,7 @@ class Recorder:
 
         self._folder.share(self._folder.trials_file)
         self._reported_seconds = self.wall_seconds
-        write_report(self._folder, wall_seconds=self._reported_seconds)
+        write_report(self._folder, self._reported_seconds, fresh_workers=self.history.fresh_workers)
         summary: dict[str, Any] = json.loads(self._folder.summary_file.read_text(encoding="utf-8"))
         self._answer = answer_of(summary)
         return summary

@@ -43,7 +43,8 @@ _STEP, _FIRST, _SECOND = (  # of SplitMix64, as signed numbers
 
 AnySplits = Splits | TensorSplits | DatasetSplits
 
-_last_used: dict[tuple[str, ...], AnySplits] = {}  # at most one, which a worker's trials mostly share
+_last_used: dict[tuple[str, ...], tuple[AnySplits, list[int]]] = {}
+"""At most one, which a worker's trials mostly share, and its tensors' versions: a model may change its inputs."""
 
 
 @dataclass(frozen=True)
@@ -264,13 +265,13 @@ def load_splits(config: TrainConfig, device: torch.device) -> AnySplits:
     """Load the splits of the config's data set, as tensors on the device if they fit it. Raises DataError."""
     arguments = json.dumps(dict(config.data_args), sort_keys=True, default=repr)
     key = config.data, arguments, str(config.data_root), str(device)
-    if key in _last_used:
-        return _last_used[key]
+    if key in _last_used and _last_used[key][1] == _versions(_last_used[key][0]):
+        return _last_used[key][0]
     _last_used.clear()  # before loading: never hold two
     splits = make_splits(config)
     if isinstance(splits, Splits | TensorSplits):
         splits = splits.to(device if _has_room(device, splits.size_bytes) else torch.device("cpu"))
-    _last_used[key] = splits
+    _last_used[key] = splits, _versions(splits)
     return splits
 
 
@@ -283,6 +284,14 @@ def make_splits(config: TrainConfig) -> AnySplits:
             f"data: {config.data!r} gave a {type(splits).__name__}", "return scalestudy.training.data.Splits"
         )
     return splits
+
+
+def _versions(splits: AnySplits) -> list[int]:
+    """Return how often each tensor was changed in place. Not known of a user's data sets, and in inference mode."""
+    if isinstance(splits, DatasetSplits):
+        return []
+    held = [tensor for tree in (splits.train, splits.test) for _, tensor in tensors(tree)]
+    return [tensor._version for tensor in held if not tensor.is_inference()]
 
 
 def fits(size_bytes: int, free_bytes: int) -> bool:

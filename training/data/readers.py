@@ -15,12 +15,14 @@ import pickle
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from types import ModuleType
@@ -158,12 +160,15 @@ class _UserReader:
         return 0
 
     def _loaded(self, read: Dataset[Any], dataset: object, processes: int, **how: Any) -> Generator[Any, None, None]:
-        """Yield what a DataLoader makes of `read`, which holds the user's data set. Close it to end the processes."""
+        """Yield what a DataLoader makes of `read`, which holds the user's data set. Close it to end the processes.
+
+        Raise what the user's code raised in a loader process.
+        """
         loader = DataLoader(
             read,
             num_workers=processes,
             multiprocessing_context=fork_server(dataset) if processes else None,
-            worker_init_fn=end_with_parent,
+            worker_init_fn=partial(begin_loading, dict(os.environ)),
             prefetch_factor=self._loader.prefetch if processes else None,
             pin_memory=self._worker.device.type == "cuda",
             generator=torch.Generator(),  # otherwise it draws from the global one
@@ -171,7 +176,10 @@ class _UserReader:
         )
         loaded = iter(loader)
         try:
-            yield from loaded
+            for batch in loaded:
+                if isinstance(batch, Raised):
+                    raise batch.error()
+                yield batch
         finally:
             # The iterator ends its processes when it is deleted, which an exception's traceback may delay.
             if hasattr(loaded, "_shutdown_workers"):  # has loader processes
@@ -225,7 +233,7 @@ class DatasetReader(_UserReader):
         positions = _Positions(torch.arange(len(self)) if order is None else order, filled)
         keyed = KeyedExamples(self._dataset, self._seed, epoch)
         processes = self._processes(self._seconds_an_example * examples, self._dataset) if filled else 0
-        how = {"batch_sampler": positions, "collate_fn": self._collate}
+        how = {"batch_sampler": positions, "collate_fn": _Collated(self._collate)}
         with closing(self._loaded(keyed, self._dataset, processes, **how)) as loaded:
             for first, stop in bounds:
                 batch = self._checked(next(loaded), stop - first) if first < stop else self.empty
@@ -355,8 +363,14 @@ class KeyedExamples(Dataset[Any]):
         self.seed = seed
         self.epoch = epoch
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Return the examples of a batch. DataLoader's fetcher calls this method."""
+    def __getitems__(self, indices: Sequence[int]) -> Any:
+        """Return the examples of a batch, a list; in a loader process also what reading them raised.
+
+        DataLoader's fetcher calls this method.
+        """
+        return self._read(indices) if get_worker_info() is None else _or_raised(self._read, indices)
+
+    def _read(self, indices: Sequence[int]) -> list[Any]:
         examples = []
         with generators_kept():
             for index in indices:
@@ -403,7 +417,14 @@ class _Nowhere:
         return 0
 
 
-def end_with_parent(loader_number: int) -> None:
+def begin_loading(environment: Mapping[str, str], loader_number: int) -> None:
+    """Begin a loader process with the training process's environment: the fork server has that of an earlier trial."""
+    os.environ.clear()
+    os.environ.update(environment)
+    end_with_parent()
+
+
+def end_with_parent() -> None:
     """End this loader process as soon as the training process ends, however it ends.
 
     DataLoader watches the parent's id. Here the parent is the fork server, which lives as long as its children.
@@ -416,6 +437,51 @@ def end_with_parent(loader_number: int) -> None:
             os._exit(1)
 
     threading.Thread(target=watch_parent, daemon=True).start()
+
+
+class Raised:
+    """What a user's code raised in a loader process, on its way to the training process.
+
+    Rejected: to leave it to DataLoader, which makes the text of an exception a traceback, calls its class with that
+    text alone, and only sees that a process is gone where code ends it, as `sys.exit` does.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        """Keep the exception if it can be sent; else only its name and its text."""
+        self._name, self._text, self._pickled = type(error).__name__, str(error), b""
+        self._traceback = "".join(traceback.format_exception(error))
+        try:
+            self._pickled = pickle.dumps(error)
+            pickle.loads(self._pickled)
+        except Exception:  # each class may raise its own
+            self._pickled = b""
+
+    def error(self) -> BaseException:
+        """Return the exception, with its traceback of the loader process as a note."""
+        unsent = type(self._name, (Exception,), {})
+        error: BaseException = pickle.loads(self._pickled) if self._pickled else unsent(self._text)
+        error.add_note(f"In a loader process:\n{self._traceback}")
+        return error
+
+
+def _or_raised(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function returns, or what it raised."""
+    try:
+        return function(*arguments)
+    except BaseException as error:
+        return Raised(error)
+
+
+class _Collated:
+    """A collate function in a loader process, where it may get, and returns, what was raised."""
+
+    def __init__(self, collate: Collate) -> None:
+        self._collate = collate
+
+    def __call__(self, examples: Any) -> Any:
+        if isinstance(examples, Raised):
+            return examples
+        return self._collate(examples) if get_worker_info() is None else _or_raised(self._collate, examples)
 
 
 def read_ahead(batches: Iterator[Any], depth: int) -> Generator[Any, None, None]:
@@ -458,17 +524,23 @@ class _Batches(IterableDataset[tuple[Any, int, Place]]):
 
     def __iter__(self) -> Iterator[tuple[Any, int, Place]]:
         pieces, loader = self.pieces, get_worker_info()
+        made = partial(_or_raised, self._made) if loader is not None else self._made
         if loader is not None:
             pieces = pieces.of_loader(loader.id, loader.num_workers)
             loader_process._worker_info = None  # a data set that asks torch for it would yield only a part here
         stream = Stream(self.passes, self.seed, self.place, endless=self.endless)
         for number in itertools.count() if pieces.count is None else range(pieces.count):
-            stream.skip(pieces.first + number * pieces.stride - stream.example)
-            examples = stream.take(pieces.size)
-            if examples:
-                yield self.collate(examples), len(examples), stream.place
-            if len(examples) < pieces.size:
+            batch = made(stream, pieces.first + number * pieces.stride, pieces.size)
+            if isinstance(batch, Raised) or batch[1]:
+                yield batch
+            if isinstance(batch, Raised) or batch[1] < pieces.size:
                 return
+
+    def _made(self, stream: Stream, first: int, size: int) -> tuple[Any, int, Place]:
+        """Return a batch of the next examples from `first` on, their number, and the place behind them."""
+        stream.skip(first - stream.example)
+        examples = stream.take(size)
+        return self.collate(examples) if examples else None, len(examples), stream.place
 
 
 @dataclass(frozen=True)

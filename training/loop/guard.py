@@ -20,8 +20,8 @@ class Guard:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, worker: Worker) -> None:
-        self.found = torch.zeros((), device=worker.device)
-        self._skipped = torch.zeros((), device=worker.device)
+        self.found = torch.zeros((), dtype=torch.float32, device=worker.device)  # which fused optimizers insist on
+        self._skipped = torch.zeros((), dtype=torch.float32, device=worker.device)
         self._optimizer, self._worker = optimizer, worker
         self._pace = Pace(LOOK_SECONDS)
         self._reads = not getattr(optimizer, "_step_supports_amp_scaling", False)

@@ -72,6 +72,7 @@ def test_call_with_names_what_is_taken() -> None:
         return first + second
 
     assert call_with(function, "f", 1, second=2) == 3
+    assert call_with(lambda what, function: what + function, "f", what=1, function=2) == 3, "a user's own names"
     with pytest.raises(ValueError, match="f: got an unexpected keyword argument 'third'; it takes first, second"):
         call_with(function, "f", 1, third=2)
 

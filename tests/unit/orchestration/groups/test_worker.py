@@ -11,8 +11,8 @@ import torch
 
 from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.groups import worker
-from scalestudy.orchestration.groups.events import TrainingEnded
-from scalestudy.orchestration.groups.model import NextTrial
+from scalestudy.orchestration.groups.events import EpochDone, GivenBack, Started, TrainingEnded
+from scalestudy.orchestration.groups.model import NextTrial, TrialOrder
 from scalestudy.orchestration.groups.worker import (
     LONGEST_TRACEBACK,
     failed_post,
@@ -22,9 +22,12 @@ from scalestudy.orchestration.groups.worker import (
     train_trial,
 )
 from scalestudy.orchestration.study.trials import order
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.distributed import Worker
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.gpu_state import GpuState
 from scalestudy.training.loop.train import TrainResult
+from scalestudy.training.process_state import ProcessState, Settings
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import EpochRecord
 from tests.support.synthetic_studies import study_of
@@ -235,6 +238,166 @@ def test_checkpoints_out_of_reach_are_the_storage_s_fault(tmp_path):
     given = told(tmp_path, "max")
     given = replace(given, order=replace(given.order, checkpoints=AWAY))
     with pytest.raises(UnreachableError):
-        train_trial(client, SimpleNamespace(rank=0), given, tmp_path / "logs", Pulse())
+        train_trial(client, SimpleNamespace(rank=0), given, ProcessState(), tmp_path / "logs", Pulse())
     (post,) = sent
     assert (post.kind, post.message.startswith("UnreachableError: storage: ")) == ("storage", True)
+
+
+# --- a trial in a process ---------------------------------------------------------------------------------------------
+
+
+class Pool:
+    """A client that takes what a trial reports."""
+
+    def __init__(self, posts):
+        self.posts = posts
+
+    def send(self, _sequence, post):
+        self.posts.append(post)
+
+    send_in_order = send
+
+    def wait_for(self, _sent):
+        pass
+
+    def exit_asked(self, _mode, _sequence):
+        return threading.Event()
+
+
+CONFIG = {"model": "tests.support.user_models:linear", "data": "digits", "batch_size": 512, "learning_rate": 0.1}
+HERE = Worker(rank=0, world_size=1, device=torch.device("cpu"), threads=1)
+
+
+def posts_of(tmp_path, process=None, posts=None, **config):
+    """Trains a trial in this process; returns what it reported, and what `train_trial` raised."""
+    config = TrainConfig.from_dict({**CONFIG, "epochs": 1, **config})
+    order = TrialOrder(trial_id="t1", num_workers=1, config=config)
+    given = NextTrial(sequence=1, attempt=1, best_score=None, order=order)
+    pool, raised = Pool([] if posts is None else posts), None
+    try:
+        train_trial(pool, HERE, given, process or ProcessState(), tmp_path, Pulse())
+    except Exception as error:
+        raised = error
+    return pool.posts, raised
+
+
+def trained_here(tmp_path, **config):
+    """As `posts_of`, the last post alone."""
+    posts, raised = posts_of(tmp_path, **config)
+    return posts[-1], raised
+
+
+QUITTING = "tests.support.quitting"
+MESSAGES = {
+    "exits": "SystemExit: the licence server is away",
+    "exits_zero": "SystemExit: 0",
+    "exits_none": "SystemExit",
+    "interrupted": "KeyboardInterrupt: the licence server is away",
+    "cancelled": "CancelledError: the licence server is away",
+    "generator": "GeneratorExit: the licence server is away",
+    "trio": "CancelledError: the licence server is away",
+    "key": "KeyError: 'the licence server is away'",
+}
+PARTS = {
+    "model": {"model": f"{QUITTING}:model_built"},
+    "forward": {"model": f"{QUITTING}:ModelForward"},
+    "backward": {"model": f"{QUITTING}:ModelBackward"},
+    "loss": {"loss": f"{QUITTING}:loss"},
+    "metric": {"metric": f"{QUITTING}:metric"},
+    "task": {"task": f"{QUITTING}:QuittingTask"},
+    "optimizer": {"optimizer": {"name": f"{QUITTING}:Optimizer"}},
+    "schedule": {"schedule": f"{QUITTING}:schedule"},
+    "data": {"data": f"{QUITTING}:data_loaded"},
+    "example": {"data": f"{QUITTING}:data_read", "batch_size": 16},
+    "stream": {"data": f"{QUITTING}:data_streamed", "batch_size": 16, "epochs": None, "steps": 4},
+    "collate": {"data": f"{QUITTING}:data_collated", "batch_size": 16},
+}
+
+
+def check_told(post, raised, quits):
+    assert isinstance(raised, Exception), "Ray Train restarts the workers, as for any exception"
+    assert (post.kind, post.message) == ("exception", MESSAGES[quits])
+    assert "quitting.py" in post.traceback.rpartition("File ")[2], "the innermost frame is the user's"
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_code_that_exits_fails_its_trial_whichever_part_it_is(tmp_path, part):
+    post, raised = trained_here(tmp_path, **PARTS[part])
+    check_told(post, raised, "exits")
+
+
+@pytest.mark.parametrize("quits", MESSAGES)
+def test_whatever_code_raises_is_told_in_its_words(tmp_path, monkeypatch, quits):
+    monkeypatch.setenv("QUITS", quits)
+    check_told(*trained_here(tmp_path, **PARTS["loss"]), quits)
+
+
+@pytest.mark.parametrize(
+    ("part", "quits"), [("example", quits) for quits in MESSAGES] + [("stream", "exits"), ("collate", "exits")]
+)
+def test_a_loader_process_tells_what_ended_its_code(tmp_path, monkeypatch, part, quits):
+    monkeypatch.setenv("QUITS", quits)
+    post, raised = trained_here(tmp_path, **PARTS[part], loader={"workers": 1})
+    check_told(post, raised, quits)
+    assert "In a loader process:" in post.traceback
+
+
+def raises_as_ray(_outputs, _targets):
+    """Ends as a worker that Ray has ended: the code that raises is Ray's."""
+    exec(compile("raise SystemExit('the worker exits')", "worker.py", "exec"), {"__name__": "ray._private.worker"})
+
+
+def test_what_ray_raises_to_end_a_worker_is_no_report(tmp_path):
+    posts = []
+    with pytest.raises(SystemExit, match="the worker exits"):
+        posts_of(tmp_path, posts=posts, loss=f"{__name__}:raises_as_ray")
+    assert [type(post) for post in posts] == [Started]
+
+
+WARM = "tests.support.keeping"
+
+
+def losses(tmp_path, process, **config):
+    posts, raised = posts_of(tmp_path, process=process, **config)
+    assert raised is None
+    return [(post.record.train_loss, post.record.test_loss) for post in posts if isinstance(post, EpochDone)]
+
+
+@pytest.mark.filterwarnings("ignore:an ordinary warning")
+@pytest.mark.parametrize(
+    "what", ["dtype", "deterministic", "folder", "numpy", "warnings", "environment", "hook", "inputs"]
+)
+def test_a_trial_is_the_same_after_one_whose_code_sets_something(tmp_path, monkeypatch, what):
+    monkeypatch.chdir(tmp_path)
+    alone = losses(tmp_path, ProcessState(), model=f"{WARM}:Plain")
+    process, settings = ProcessState(), Settings()
+    try:
+        losses(tmp_path, process, model=f"{WARM}:Setting", model_args={"what": what})
+        assert losses(tmp_path, process, model=f"{WARM}:Plain") == alone
+    finally:
+        settings.put_back()
+    assert len(alone) == 1
+
+
+def test_a_trial_that_would_go_on_with_another_s_weights_is_given_back(tmp_path):
+    process = ProcessState()
+    assert losses(tmp_path, process, model=f"{WARM}:cached")
+    posts, raised = posts_of(tmp_path, process=process, model=f"{WARM}:cached", learning_rate=0.05)
+    assert (posts, raised) == ([GivenBack(why="the model's 0.1.weight was trained by an earlier trial")], None)
+
+
+def test_all_ranks_give_a_trial_back_that_one_of_them_would_train_differently(ranks):
+    assert ranks.run(2, _given_back) == ["the model's weight was trained by an earlier trial"] * 2
+
+
+def _given_back(here):
+    process, kept = ProcessState(), torch.nn.Linear(2, 2)
+    said = []
+    for _ in range(2):
+        hook = worker.fresh_hook(process, here)
+        model = kept if here.rank == 1 else torch.nn.Linear(2, 2)
+        try:
+            hook.train_starts(SimpleNamespace(model=model))
+        except worker.NotFreshError as error:
+            said.append(str(error))
+    return said[0]

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO, cast
 
+from scalestudy.training.process import opened
 from scalestudy.training.redaction import redacted, secrets_in
 
 DEFAULTS = {
@@ -107,7 +108,7 @@ class Output:
         sys.stdout.flush()
         sys.stderr.flush()
         self._saved = (os.dup(1), os.dup(2))
-        self.screen = os.fdopen(os.dup(self._saved[0]), "w", buffering=1, encoding=sys.stdout.encoding or "utf-8")
+        self.screen = opened(os.dup(1), like=sys.stdout)
         self._streams = (sys.stdout, sys.stderr)
         sys.stdout, sys.stderr = (redacting(stream) for stream in self._streams)
         self._make_record = logging.getLogRecordFactory()

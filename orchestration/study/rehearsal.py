@@ -25,6 +25,7 @@ from scalestudy.orchestration.study.blame import blamed
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.exceptions import is_out_of_memory, wants_gpu
+from scalestudy.training.process import run
 from scalestudy.training.registry import (
     INITIALISATIONS,
     LOSSES,
@@ -265,4 +266,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, exit_seconds=0.0)

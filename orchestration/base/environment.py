@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, TextIO, cast
 
 from scalestudy.training.process import opened
+from scalestudy.training.proxies import ask_here_directly
 from scalestudy.training.redaction import redacted, secrets_in
 
 DEFAULTS = {
@@ -40,6 +41,7 @@ def prepare_environment() -> None:
     """Set the defaults. Call it before Ray and MLflow are imported; the user's environment wins."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
+    ask_here_directly()
 
 
 def without_secrets(text: str) -> str:

@@ -7,6 +7,7 @@ never end.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import errno
 import io
 import os
@@ -26,6 +27,8 @@ CHILD_SECONDS = 1.0
 """How long a child may take to end by SIGTERM."""
 READER_LEFT = frozenset({errno.EPIPE, errno.EIO, errno.ECONNRESET, errno.EBADF})
 """Errors of a pipe, a terminal, a connection and a closed descriptor that nobody reads any more."""
+PR_SET_CHILD_SUBREAPER = 36
+"""Linux: a process whose parent has ended becomes a child of this one, and not of the machine's first process."""
 FAILED, INTERRUPTED = 1, 130
 """Exit statuses: of an error, as Python gives it, and of Ctrl-C, as a shell does."""
 
@@ -33,6 +36,8 @@ FAILED, INTERRUPTED = 1, 130
 def run(command: Callable[[], int | None], exit_seconds: float = EXIT_SECONDS) -> NoReturn:
     """Call a command, and end this process with its exit status. exit_seconds: see `leave`."""
     prepare_streams()
+    with suppress(AttributeError):  # macOS
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         status = command() or 0
     except SystemExit as end:

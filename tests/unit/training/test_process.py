@@ -144,6 +144,7 @@ LEFT = {
     "child": "import subprocess; subprocess.Popen(['sleep', '600'])",
     "child that ignores SIGTERM": "import subprocess; subprocess.Popen(['sh', '-c', r'trap \"\" TERM; sleep 600; :'])",
     "grandchild": "import subprocess; subprocess.Popen(['sh', '-c', 'sleep 600; true'])",
+    "orphan": "os.system('sleep 600 &')",
     "process": "import multiprocessing; multiprocessing.Process(target=time.sleep, args=(600,)).start()",
     "pool": "import multiprocessing; P = multiprocessing.Pool(2); P.apply_async(time.sleep, (600,)); time.sleep(0.2)",
     "pool of processes": "import concurrent.futures as f; P = f.ProcessPoolExecutor(1); P.submit(time.sleep, 600)",

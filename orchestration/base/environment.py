@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO, cast
 
-from scalestudy.training.process import opened
+from scalestudy.training.process import opened, prepare_streams
 from scalestudy.training.proxies import ask_here_directly
 from scalestudy.training.redaction import redacted, secrets_in
 
@@ -107,6 +107,8 @@ class Output:
         self._make_record = logging.getLogRecordFactory()
 
     def __enter__(self) -> Output:
+        if sys.stdout is None or sys.stderr is None:  # a program that was started without them
+            prepare_streams()
         sys.stdout.flush()
         sys.stderr.flush()
         self._saved = (os.dup(1), os.dup(2))

@@ -19,6 +19,13 @@ def test_the_users_environment_wins(monkeypatch):
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
 
 
+def test_this_machine_is_asked_without_a_proxy(monkeypatch):
+    for name, value in {"http_proxy": "http://127.0.0.1:9", "no_proxy": "near.example", "NO_PROXY": ""}.items():
+        monkeypatch.setenv(name, value)
+    environment.prepare_environment()
+    assert os.environ["NO_PROXY"].startswith("near.example,localhost,127.0.0.1,")
+
+
 def test_relative_paths_begin_at_home_inside_a_ray_job(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)

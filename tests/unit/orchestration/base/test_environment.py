@@ -163,11 +163,15 @@ def test_a_program_without_streams_has_a_log_too(tmp_path):
 
 
 def test_the_screen_has_the_encoding_of_standard_output_and_outlives_its_reader(tmp_path):
-    out, _, _ = run(
+    out, _, files = run(
         tmp_path,
         """
         with Output() as output:
             print("größe ─", file=output.screen)
+            output.keep_in(Path("driver.log"))
+            print("größe ─")
+            print("größe ─", file=sys.stderr)
+        print("größe")
         reading, writing = os.pipe()
         os.dup2(writing, 1)
         with Output() as output:
@@ -177,7 +181,8 @@ def test_the_screen_has_the_encoding_of_standard_output_and_outlives_its_reader(
         """,
         PYTHONIOENCODING="latin-1",
     )
-    assert out.encode("utf-8", "surrogateescape") == "größe ?\n".encode("latin-1")
+    assert out.encode("utf-8", "surrogateescape") == "größe ?\ngröße\n".encode("latin-1")
+    assert files == {"driver.log": "größe ─\ngröße ─\n"}
 
 
 def test_file_descriptors_are_given_back(tmp_path):

@@ -18,6 +18,7 @@ from scalestudy.training.backend import backend_of, machine, shared_gpu
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.data import require
 from scalestudy.training.exceptions import InputError, is_device_lost, is_lost_peer, is_out_of_memory
+from scalestudy.training.process import run
 
 if TYPE_CHECKING:
     from scalestudy.training.distributed import Worker
@@ -173,4 +174,4 @@ def _warn(message: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -32,7 +32,7 @@ def machine() -> str:
     A host name does not identify a machine: two may be called `localhost`, and each container on one has another name.
     """
     try:
-        return BOOT_ID.read_text().strip() or socket.gethostname()
+        return BOOT_ID.read_text("ascii").strip() or socket.gethostname()
     except OSError:  # not Linux, or hidden
         return socket.gethostname()
 

@@ -11,7 +11,8 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 from scalestudy.orchestration.base.environment import without_secrets
 
@@ -31,8 +32,8 @@ class Ended:
 def run_child(program: Sequence[str], order: Any, limit_seconds: float, *, without: Collection[str] = ()) -> Ended:
     """Run Python with the arguments `program` in this folder, with this process's import path.
 
-    The child leads a new process group, which is killed at the end: a process that the child started would keep its
-    output open. A process that can't be killed is left behind, and its answers with it.
+    The child leads a new process group, which is killed at the end with all that the child started. A process that
+    can't be killed is left behind. Files take what it prints: a pipe would stay open as long as one of these processes.
 
     Args:
         program: such as `-m` and a module's name.
@@ -42,44 +43,38 @@ def run_child(program: Sequence[str], order: Any, limit_seconds: float, *, witho
     """
     found = [path for path in sys.path if path]
     environment = {name: value for name, value in os.environ.items() if name not in without}
-    environment["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), *found])
-    child = subprocess.Popen(
-        [sys.executable, *program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    status: int | None = None
-    try:
-        out, said = child.communicate(json.dumps(order), timeout=limit_seconds)
-        status = child.returncode
-    except subprocess.TimeoutExpired:
-        _kill_group(child)
-        out, said = _rest_of(child)
-    finally:
-        _kill_group(child)
-    return Ended(
-        status=status,
-        answers=out.splitlines(),
-        said=(without_secrets(said).strip().splitlines() or ["it said nothing"])[-1],
-    )
+    environment |= {"PYTHONPATH": os.pathsep.join([str(Path.cwd()), *found]), "PYTHONIOENCODING": "utf-8"}
+    with TemporaryFile() as given, TemporaryFile() as answers, TemporaryFile() as said:
+        given.write(json.dumps(order).encode("ascii"))
+        given.seek(0)
+        child = subprocess.Popen(
+            [sys.executable, *program],
+            stdin=given,
+            stdout=answers,
+            stderr=said,
+            env=environment,
+            start_new_session=True,
+        )
+        status: int | None = None
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                status = child.wait(limit_seconds)
+        finally:
+            _kill_group(child)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(KILLED_SECONDS)
+        return Ended(
+            status=status,
+            answers=_text_of(answers).splitlines(),
+            said=(without_secrets(_text_of(said)).strip().splitlines() or ["it said nothing"])[-1],
+        )
 
 
-def _rest_of(child: subprocess.Popen[str]) -> tuple[str, str]:
-    """Return what a killed process printed to standard output and standard error."""
-    try:
-        return child.communicate(timeout=KILLED_SECONDS)
-    except subprocess.TimeoutExpired:
-        for pipe in filter(None, (child.stdin, child.stdout, child.stderr)):
-            with suppress(BrokenPipeError):
-                pipe.close()
-        return "", ""
+def _text_of(file: IO[bytes]) -> str:
+    """Return what is in a file, and leave its position to a process that may still write."""
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode("utf-8", "replace")
 
 
-def _kill_group(child: subprocess.Popen[str]) -> None:
+def _kill_group(child: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)

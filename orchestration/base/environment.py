@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO, cast
 
+from scalestudy.training.process import opened, prepare_streams
+from scalestudy.training.proxies import ask_here_directly
 from scalestudy.training.redaction import redacted, secrets_in
 
 DEFAULTS = {
@@ -39,6 +41,8 @@ def prepare_environment() -> None:
     """Set the defaults. Call it before Ray and MLflow are imported; the user's environment wins."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
+    os.environ["PYTHONIOENCODING"] = "utf-8:backslashreplace"  # of workers: their output goes to files
+    ask_here_directly()
 
 
 def without_secrets(text: str) -> str:
@@ -93,7 +97,7 @@ class Output:
 
     A temporary file holds it until `keep_in` names the log, so a command that fails at the start leaves nothing behind.
     `screen` still writes to where standard output went before. Python's output and log records are written without
-    secrets.
+    secrets, and in UTF-8 whatever the terminal takes.
     """
 
     def __init__(self) -> None:
@@ -101,14 +105,21 @@ class Output:
         self._held = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the redirection
         self._saved: tuple[int, int] | None = None
         self._streams = (sys.stdout, sys.stderr)
+        self._encoded: list[tuple[Any, str, str | None]] = []  # these streams, as far as they encode; how they did
         self._make_record = logging.getLogRecordFactory()
 
     def __enter__(self) -> Output:
+        if sys.stdout is None or sys.stderr is None:  # a program that was started without them
+            prepare_streams()
         sys.stdout.flush()
         sys.stderr.flush()
         self._saved = (os.dup(1), os.dup(2))
-        self.screen = os.fdopen(os.dup(self._saved[0]), "w", buffering=1, encoding=sys.stdout.encoding or "utf-8")
+        self.screen = opened(os.dup(1), like=sys.stdout)
         self._streams = (sys.stdout, sys.stderr)
+        encoding = [stream for stream in self._streams if hasattr(stream, "reconfigure")]  # a notebook's does not
+        self._encoded = [(stream, stream.encoding, stream.errors) for stream in encoding]
+        for stream, _, _ in self._encoded:
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
         sys.stdout, sys.stderr = (redacting(stream) for stream in self._streams)
         self._make_record = logging.getLogRecordFactory()
         logging.setLogRecordFactory(_redacting_records(self._make_record))
@@ -131,6 +142,8 @@ class Output:
         sys.stdout.flush()
         sys.stderr.flush()
         sys.stdout, sys.stderr = self._streams
+        for stream, encoding, errors in self._encoded:
+            stream.reconfigure(encoding=encoding, errors=errors)
         logging.setLogRecordFactory(self._make_record)
         assert self._saved is not None
         for target, saved in zip((1, 2), self._saved, strict=True):

@@ -16,7 +16,7 @@ class ExitCode(IntEnum):
     BAD_REQUEST = 2  # bad command, bad spec, missing data, or a request that the cluster can never meet
     UNREACHABLE = 3  # cluster, storage or tracking out of reach
     INTERRUPTED = 130  # stopped by Ctrl-C
-    TERMINATED = 143  # stopped by SIGTERM
+    TERMINATED = 143  # stopped by SIGTERM, or by the end of its terminal
 
 
 class StudyError(Exception):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from scalestudy.orchestration.base.environment import redacting
+from scalestudy.training.process import opened
 
 Say = Callable[[str], None]
 """A function that takes the name of the next wait, before it may take seconds: `Ray to start on this machine`."""
@@ -28,7 +29,7 @@ def say_nothing(what: str) -> None:
 def waiting_lines(stream: TextIO) -> Iterator[Say]:
     """Return a `Say` that prints a line at once, to where the stream leads now, even if it is redirected meanwhile."""
     try:
-        own: TextIO | None = os.fdopen(os.dup(stream.fileno()), "w", buffering=1, encoding="utf-8")
+        own: TextIO | None = opened(os.dup(stream.fileno()), like=stream)
     except (OSError, AttributeError, io.UnsupportedOperation):  # a stream without a descriptor, such as a notebook's
         own = None
     screen = redacting(own or stream)

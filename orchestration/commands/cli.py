@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, TextIO
 
 import typer
 from rich.console import Console
@@ -42,6 +43,7 @@ from scalestudy.orchestration.commands.parameters import (
     ValidatedSpec,
     Version,
 )
+from scalestudy.training import process
 
 if TYPE_CHECKING:
     from scalestudy.orchestration.study.result import StudyResult
@@ -494,8 +496,15 @@ def fetch(
     _print(lambda: data, as_json, lambda: print(f"{name}: {text}"))
 
 
-def main() -> None:
-    """Run the command line. An error that the user can mend becomes one message and a documented exit status."""
+def main() -> NoReturn:
+    """Run the command line, and end this process."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # `nohup` ignores it
+        signal.signal(signal.SIGHUP, signal.default_int_handler)  # a closed terminal ends a command as Ctrl-C does
+    process.run(command_line)
+
+
+def command_line() -> None:
+    """Run a command. An error that the user can mend becomes one message and a documented exit status."""
     sys.stderr = redacting(sys.stderr)  # hides secrets in the traceback of an unforeseen error too
     try:
         check_not_hidden(Path.cwd())

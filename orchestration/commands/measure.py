@@ -19,6 +19,7 @@ from scalestudy.experiments.plan.plan import TrialPlan, label
 from scalestudy.orchestration.base.child import run_child
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.study.trials import train_config
+from scalestudy.training.process import run
 
 if TYPE_CHECKING:
     from scalestudy.training.config import TrainConfig
@@ -162,4 +163,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, exit_seconds=0.0)

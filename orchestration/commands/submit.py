@@ -19,6 +19,7 @@ from scalestudy.orchestration.cluster.connection import TOKEN_REMEDY, first_sent
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.orchestration.study.origin import job_metadata
 from scalestudy.orchestration.study.ready import check_callables
+from scalestudy.training.proxies import ask_here_directly, through
 from scalestudy.training.redaction import SHORTEST_SECRET, credentials_in, redacted
 
 
@@ -141,6 +142,7 @@ def _client(address: str) -> Any:
     from ray.exceptions import AuthenticationError
     from ray.job_submission import JobSubmissionClient
 
+    ask_here_directly(address)
     try:
         return JobSubmissionClient(address)
     except AuthenticationError as error:
@@ -150,7 +152,8 @@ def _client(address: str) -> Any:
         ) from error
     except Exception as error:
         remedy = "start the cluster, correct the address, or set RAY_AUTH_MODE=token with the cluster's token"
-        raise UnreachableError(f"--address: {address}: no job server answers ({first_line(error)})", remedy) from error
+        problem = f"--address: {address}{through(address)}: no job server answers ({first_line(error)})"
+        raise UnreachableError(problem, remedy) from error
 
 
 async def _follow(client: Any, job: str) -> None:

@@ -132,7 +132,7 @@ def serve_ui(uri: str | None, port: int, study: str | None = None) -> int:
                 return
         _show(server, page)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
     threading.Thread(target=show_once_it_answers, name="browser", daemon=True).start()
     status = process.wait()

@@ -202,7 +202,7 @@ class _LogFile(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Append a line. A line that the storage refuses is lost; a study does not end because its log fails."""
-        with suppress(OSError), self._file.open("a", encoding="utf-8") as stream:
+        with suppress(OSError), self._file.open("a", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(self.format(record) + "\n")
 
 

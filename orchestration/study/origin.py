@@ -48,7 +48,9 @@ def git_commit(folder: Path) -> str | None:
     """Return the commit that a folder is at; None where there is no git, or no commit in it."""
     command = ["git", "-C", str(folder), "rev-parse", "--verify", "HEAD"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS, check=False)
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=GIT_SECONDS, check=False
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None if done.returncode == 0 else None

@@ -27,6 +27,7 @@ from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.exceptions import InputError, is_out_of_memory, wants_gpu, what_happened
+from scalestudy.training.process import run
 from scalestudy.training.registry import (
     INITIALISATIONS,
     LOSSES,
@@ -446,4 +447,4 @@ def _received(sent: Connection) -> Any:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, exit_seconds=0.0)

@@ -151,7 +151,7 @@ def exit_code_of(
 
 
 def exit_code_of_signal(number: int) -> ExitCode:
-    """Return the exit status of a run that SIGINT or SIGTERM has stopped."""
+    """Return the exit status of a run that SIGINT, SIGTERM or SIGHUP has stopped."""
     return ExitCode.INTERRUPTED if number == signal.SIGINT else ExitCode.TERMINATED
 
 

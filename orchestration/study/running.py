@@ -352,8 +352,9 @@ class RunningStudy:
 
 @contextmanager
 def stop_signals(stop: Callable[[], None]) -> Iterator[list[int]]:
-    """Stop the study cleanly at Ctrl-C or SIGTERM; a second one gives up at once, with the exit status of the first.
+    """Stop the study cleanly at Ctrl-C, SIGTERM or SIGHUP; a second one gives up at once, with the status of the first.
 
+    SIGHUP, which a closed terminal sends more than once, never gives up. A handler of the user's for it stays.
     Yields the list of the signals caught.
     """
     caught: list[int] = []
@@ -362,12 +363,16 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[list[int]]:
         return
 
     def handle(number: int, _frame: Any) -> None:
-        if caught:
+        if not caught:
+            caught.append(number)
+            stop()
+        elif number != signal.SIGHUP:
             raise SystemExit(int(exit_code_of_signal(caught[0])))
-        caught.append(number)
-        stop()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    stopping = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) in (signal.SIG_DFL, signal.default_int_handler):
+        stopping.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in stopping}
     try:
         yield caught
     finally:

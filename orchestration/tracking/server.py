@@ -18,6 +18,7 @@ from scalestudy.experiments.spec.addresses import bare_uri, same_place
 from scalestudy.orchestration.base.errors import RefusedError, RequestError, UnreachableError, first_line
 from scalestudy.orchestration.base.places import base_folder, nearest
 from scalestudy.orchestration.cluster.ports import can_connect
+from scalestudy.training.proxies import ask_here_directly, proxy_of, through
 from scalestudy.training.redaction import HIDDEN, redacted
 
 SQLITE = "sqlite:///"
@@ -134,7 +135,8 @@ def check_reachable(address: TrackingAddress) -> None:
     if address.uri.startswith(SQLITE):
         _check_database_file(Path(address.uri.removeprefix(SQLITE)))
         return
-    where = f"tracking.uri: {address.shown}"
+    ask_here_directly(address.uri)
+    where = f"tracking.uri: {address.shown}{through(address.uri)}"
     parts = urlsplit(address.uri)
     scheme = parts.scheme.partition("+")[0]
     if scheme not in (*PORTS, "databricks"):
@@ -144,7 +146,7 @@ def check_reachable(address: TrackingAddress) -> None:
         port = parts.port or PORTS.get(scheme)
     except ValueError as error:
         raise RequestError(f"{where}: {error}", "name a port from 1 to 65535") from error
-    if parts.hostname and port and not can_connect(parts.hostname, port):
+    if parts.hostname and port and not proxy_of(address.uri) and not can_connect(parts.hostname, port):
         raise UnreachableError(f"{where}: nobody listens there", REMEDY)
     if scheme in ("http", "https"):
         _check_server(address.uri)
@@ -157,7 +159,7 @@ def find_experiment(uri: str, name: str) -> str | None:
 
     uri: without a login. Raises UnreachableError if the server does not answer.
     """
-    answer = _ask(uri, f"tracking.uri: {uri}", EXPERIMENT_BY_NAME, {"experiment_name": name})
+    answer = _ask(uri, f"tracking.uri: {uri}{through(uri)}", EXPERIMENT_BY_NAME, {"experiment_name": name})
     found = (_json(answer) or {}).get("experiment")
     return str(found["experiment_id"]) if answer.status_code == 200 and found else None
 
@@ -180,7 +182,7 @@ def _check_server(uri: str) -> None:
     uri: without a login. Raises UnreachableError if nothing can be tracked, RefusedError if the server refuses this
     user.
     """
-    where = f"tracking.uri: {uri}"
+    where = f"tracking.uri: {uri}{through(uri)}"
     _ask(uri, where, "/health", {}, ANSWER_SECONDS)  # any answer will do, even a refusal
     experiments = _ask(uri, where, EXPERIMENTS, {"max_results": 1})
     if experiments.status_code in (401, 403):
@@ -241,6 +243,9 @@ def reason_of(error: BaseException) -> str:
         return "the user may not write to this experiment; name another by tracking.experiment, or ask its owner"
     if failing := re.search(r"too many (5\d\d) error responses", text):
         return f"the server fails ({failing[1]}): its database or its artifacts' store is away, see its log"
+    if "ProxyError" in text:
+        refused = re.search(r"Tunnel connection failed: ([^'\")]*)", text)
+        return f"the proxy refuses: {refused[1]}" if refused else "the proxy does not answer"
     if "Connection refused" in text:
         return "nobody listens there"
     return first_line(error)

@@ -30,7 +30,7 @@ def scalestudy(*arguments: str | Path, cwd: Path, **variables: str) -> subproces
         with mock.patch.dict(os.environ, variables), mock.patch.object(sys, "argv", words), _printing_to(out, err):
             os.chdir(cwd)
             try:
-                cli.main()
+                cli.command_line()
                 code = 0
             except SystemExit as end:
                 code = int(end.code or 0)

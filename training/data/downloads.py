@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from scalestudy.training.exceptions import InputError
+from scalestudy.training.proxies import through
 from scalestudy.training.whole_file import write_whole
 
 DOWNLOAD_TIMEOUT_SECONDS = 10.0  # until a mirror answers, and then without a byte
@@ -69,7 +70,7 @@ def first_good(name: str, origins: Sequence[str], md5: str) -> bytes:
                 content = stream.read()
             check_md5(content, md5)
         except (OSError, HTTPException, DataError) as error:
-            problems.append(f"{origin}: {error}")
+            problems.append(f"{origin}{through(origin, of_all=False)}: {error}")
         else:
             return content
     raise DataError(

@@ -41,7 +41,16 @@ def test_a_limit_ends_it_with_all_that_it_started_and_keeps_its_answers():
     assert ended.status is None
     assert ended.answers == ["answer"]
     assert time.monotonic() - began < 20
-    assert not [each for each in Path("/proc").glob("[0-9]*/cmdline") if b"time.sleep(60)" in _read(each)]
+    assert not sleeping()
+
+
+def test_what_a_child_leaves_running_is_not_waited_for_and_ends():
+    """It has the child's output open."""
+    began = time.monotonic()
+    ended = run(status=3, starts=True)
+    assert (ended.status, ended.answers, ended.said) == (3, ["answer"], "word")
+    assert time.monotonic() - began < 20
+    assert not sleeping()
 
 
 def test_a_process_that_cannot_be_killed_is_left_behind(monkeypatch):
@@ -51,10 +60,10 @@ def test_a_process_that_cannot_be_killed_is_left_behind(monkeypatch):
     monkeypatch.setattr(child, "KILLED_SECONDS", 0.2)
     began = time.monotonic()
     ended = run(limit_seconds=0.2, sleeps=60)
-    assert (ended.status, ended.answers, ended.said) == (None, [], "it said nothing")
-    assert time.monotonic() - began < 30
     kill(left[0])
     left[0].wait()
+    assert ended.status is None
+    assert time.monotonic() - began < 30
 
 
 def test_variables_are_left_out(monkeypatch):
@@ -62,6 +71,16 @@ def test_variables_are_left_out(monkeypatch):
     monkeypatch.setenv("KEPT", "2")
     told = ("-c", "import os; print(os.environ.get('LEFT_OUT'), os.environ.get('KEPT'))")
     assert run_child(told, None, 30.0, without=["LEFT_OUT"]).answers == ["None 2"]
+
+
+def test_letters_are_read_whatever_the_locale_is(monkeypatch):
+    for name, value in {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}.items():
+        monkeypatch.setenv(name, value)
+    assert run_child(("-c", "print('gr\\u00f6\\u00dfer')"), None, 30.0).answers == ["größer"]
+
+
+def sleeping():
+    return [each for each in Path("/proc").glob("[0-9]*/cmdline") if b"time.sleep(60)" in _read(each)]
 
 
 def _read(file):

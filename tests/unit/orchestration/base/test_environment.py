@@ -19,6 +19,13 @@ def test_the_users_environment_wins(monkeypatch):
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
 
 
+def test_this_machine_is_asked_without_a_proxy(monkeypatch):
+    for name, value in {"http_proxy": "http://127.0.0.1:9", "no_proxy": "near.example", "NO_PROXY": ""}.items():
+        monkeypatch.setenv(name, value)
+    environment.prepare_environment()
+    assert os.environ["NO_PROXY"].startswith("near.example,localhost,127.0.0.1,")
+
+
 def test_relative_paths_begin_at_home_inside_a_ray_job(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)
@@ -30,7 +37,7 @@ def test_relative_paths_begin_at_home_inside_a_ray_job(monkeypatch, tmp_path):
     assert places.base_folder() == tmp_path / "elsewhere"
 
 
-def run(tmp_path, code):
+def run(tmp_path, code, **variables):
     """Runs code in a process of its own, in a folder that only it writes to: (stdout, stderr, files)."""
     work = tmp_path / "work"
     work.mkdir()
@@ -38,9 +45,16 @@ def run(tmp_path, code):
     source += "from scalestudy.orchestration.base.environment import Output\n"
     code = source + textwrap.dedent(code)
     project = str(REPOSITORY)
-    settings = {**os.environ, "PYTHONPATH": project, "TMPDIR": str(work)}
+    settings = {**os.environ, "PYTHONPATH": project, "TMPDIR": str(work), **variables}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=work, env=settings, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code],
+        cwd=work,
+        env=settings,
+        capture_output=True,
+        encoding="utf-8",
+        errors="surrogateescape",
+        timeout=60,
+        check=True,
     )
     return done.stdout, done.stderr, {file.name: file.read_text() for file in work.iterdir()}
 
@@ -128,6 +142,47 @@ def test_no_secret_comes_into_the_log(tmp_path):
     assert log.count("ValueError: raised with http://ann:***@h") == 2
     assert err == "WARNING:a:after http://ann:s3cr3t@h\n", "outside, logging is the user's own again"
     assert out == ""
+
+
+def test_a_program_without_streams_has_a_log_too(tmp_path):
+    """As one that a daemon starts; Python has None in their places."""
+    _, _, files = run(
+        tmp_path,
+        """
+        for number in range(3):
+            os.close(number)
+        sys.stdin = sys.stdout = sys.stderr = None
+        with Output() as output:
+            print("printed")
+            print("seen", file=output.screen)
+            output.keep_in(Path("driver.log"))
+            os.system("echo by a child")
+        """,
+    )
+    assert files == {"driver.log": "printed\nby a child\n"}
+
+
+def test_the_screen_has_the_encoding_of_standard_output_and_outlives_its_reader(tmp_path):
+    out, _, files = run(
+        tmp_path,
+        """
+        with Output() as output:
+            print("größe ─", file=output.screen)
+            output.keep_in(Path("driver.log"))
+            print("größe ─")
+            print("größe ─", file=sys.stderr)
+        print("größe")
+        reading, writing = os.pipe()
+        os.dup2(writing, 1)
+        with Output() as output:
+            os.close(writing), os.close(reading)
+            print("nobody reads it", file=output.screen)
+            print("nobody reads it", file=output.screen, flush=True)
+        """,
+        PYTHONIOENCODING="latin-1",
+    )
+    assert out.encode("utf-8", "surrogateescape") == "größe ?\ngröße\n".encode("latin-1")
+    assert files == {"driver.log": "größe ─\ngröße ─\n"}
 
 
 def test_file_descriptors_are_given_back(tmp_path):

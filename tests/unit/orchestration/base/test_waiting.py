@@ -20,6 +20,17 @@ def test_a_wait_is_told_where_the_stream_led_at_first(tmp_path):
     assert (tmp_path / "log").read_text() == ""
 
 
+def test_a_wait_is_told_in_the_encoding_of_the_stream_and_whether_or_not_somebody_reads(tmp_path):
+    with (tmp_path / "screen").open("w", encoding="latin-1") as screen, waiting_lines(screen) as say:
+        say("größe ─")
+    assert (tmp_path / "screen").read_bytes() == "waiting for größe ?\n".encode("latin-1")
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as screen, waiting_lines(screen) as say:
+        os.close(reading)
+        say("Ray to start")
+        say("Ray to start")
+
+
 def test_a_wait_is_told_to_a_stream_without_a_descriptor_and_hides_secrets():
     stream = io.StringIO()
     with waiting_lines(stream) as say:

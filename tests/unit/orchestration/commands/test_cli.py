@@ -14,6 +14,7 @@ from tests.support.approved import approved
 from tests.support.groups import wait_until
 from tests.support.in_process import scalestudy
 from tests.support.ports import free_port, listens
+from tests.support.processes import mentioning
 from tests.support.project_files import REPOSITORY
 from tests.support.studies import command, complaint, environment, left_behind, write_spec
 from tests.support.studies import scalestudy as process
@@ -25,6 +26,45 @@ def test_validate_prints_the_whole_spec(tmp_path):
     spec = json.loads(done.stdout)
     assert spec["limits"]["failures_per_trial"] == 2
     assert scalestudy("validate", "d2l-lenet", cwd=tmp_path).returncode == 0
+
+
+LEAVES = """
+import atexit, subprocess, threading, time
+from torch import nn
+threading.Thread(target=time.sleep, args=(600,)).start()
+subprocess.Popen(["sleep", "600"])
+atexit.register(time.sleep, 600)
+
+def build(num_classes, in_channels):
+    return nn.Linear(1, 1)
+"""
+
+
+def test_a_terminal_that_takes_ascii_alone(tmp_path):
+    spec = write_spec(tmp_path, description="größer – schneller?")
+    done = process("validate", spec, cwd=tmp_path, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert "gr??er ? schneller?" in done.stdout
+
+
+def test_a_command_ends_with_its_last_line(tmp_path):
+    """Whatever a user's module leaves running: all that `plan` does with it is to import it."""
+    (tmp_path / "leaving.py").write_text(LEAVES)
+    spec = write_spec(tmp_path, workload={"model": "leaving:build", "data": "digits"})
+    done = process("plan", spec, cwd=tmp_path, seconds=60, MARK=str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not mentioning(str(tmp_path))
+
+
+@pytest.mark.parametrize("arguments", [("validate", "digits-quick"), ("--help",), ("list",), ("no-such-command",)])
+def test_a_reader_that_goes_away_ends_no_command(tmp_path, arguments):
+    """As `head -1`. The status is the command's, and nothing is said of it."""
+    running = subprocess.Popen(command(*arguments), cwd=tmp_path, env=environment(), stdout=-1, stderr=-1)
+    running.stdout.close()
+    said = running.stderr.read().decode()
+    running.stderr.close()
+    assert running.wait(60) == (2 if arguments == ("no-such-command",) else 0)
+    assert not {"Traceback", "BrokenPipeError", "Exception ignored"} & set(said.split())
 
 
 def test_the_schema_is_what_an_editor_reads(tmp_path):

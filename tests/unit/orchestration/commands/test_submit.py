@@ -43,6 +43,16 @@ def test_a_server_that_does_not_answer(tmp_path, monkeypatch):
     assert lost.value.exit_code == 3
 
 
+def test_a_proxy_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"http_proxy": "http://ann:s3cr3t@127.0.0.1:9", "no_proxy": "", "NO_PROXY": ""}.items():
+        monkeypatch.setenv(name, value)
+    said = r"http://far\.invalid:8265, through the proxy http://ann:\*\*\*@127.0.0.1:9 \(no_proxy does not list far"
+    with pytest.raises(UnreachableError, match=said) as lost:
+        submit_study("digits-quick", address="http://far.invalid:8265")
+    assert "s3cr3t" not in str(lost.value)
+
+
 class FakeServer:
     """Ray's job server, at the client's edge."""
 

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -150,6 +151,12 @@ def test_warnings_and_tracebacks_of_these_packages_are_in_it_and_no_others(tmp_p
     assert (warning["level"], warning["message"]) == ("warning", "MLflow is out of reach:\n…")
     assert error["traceback"].endswith("ValueError: broken")
     assert logging.getLogger("orchestration").level == before
+
+
+def test_a_name_that_is_no_text_is_logged(tmp_path):
+    with study_log(tmp_path / "log.jsonl", "s"):
+        logging.getLogger("scalestudy.a").warning("no such file: %s", os.fsdecode(b"m\xfcll"))
+    assert r"no such file: m\udcfcll" in (tmp_path / "log.jsonl").read_text("utf-8")
 
 
 def test_a_log_that_can_not_be_written_stops_nothing(tmp_path):

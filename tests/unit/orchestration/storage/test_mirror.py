@@ -287,7 +287,7 @@ def refused(tmp_path, monkeypatch, capsys):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["scalestudy", *map(str, arguments)])
         with pytest.raises(SystemExit) as end:
-            cli.main()
+            cli.command_line()
         printed = capsys.readouterr()
         assert printed.out == ""
         said = complaint(printed.err)

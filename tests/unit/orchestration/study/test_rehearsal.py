@@ -2,6 +2,9 @@
 
 import json
 import math
+import subprocess
+import threading
+import time
 
 import pytest
 import torch
@@ -198,7 +201,10 @@ def test_a_rehearsal_that_takes_too_long_is_left_out(tmp_path):
 
 
 def test_the_whole_way_in_a_process_of_its_own(tmp_path, monkeypatch):
-    """A good model, then one that takes too much memory, then a wrong one, which names its arguments."""
+    """A good model, then one that takes too much memory, then a wrong one, which names its arguments.
+
+    The first starts a thread and a child that never end.
+    """
     text = GRID.replace(BUILT_IN, f"model: '{HERE}:by_number', data: digits")
     trials = make_plan(spec_of(text.replace("sweep: {", "sweep: {workload.model_args.number: [0, 1, 2, 3], "))).trials
     ended = []
@@ -218,6 +224,9 @@ def by_number(num_classes, in_channels, number):
     from scalestudy.training.models import MLP
 
     print("a user's word")
+    if number == 0:
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        subprocess.Popen(["sleep", "600"])
     return {0: MLP, 1: _most_of_memory}[number](num_classes, in_channels)
 
 

@@ -1,11 +1,15 @@
 """A study that runs: what ends it before its time."""
 
+import signal
 from threading import Event
 from types import SimpleNamespace
 
+import pytest
+
 from scalestudy.orchestration.groups.events import Running
 from scalestudy.orchestration.progress.progress import StudyProgress
-from scalestudy.orchestration.study.running import RunningStudy
+from scalestudy.orchestration.study.result import exit_code_of_signal
+from scalestudy.orchestration.study.running import RunningStudy, stop_signals
 
 
 def test_an_entry_of_the_journal_that_another_process_has_written_is_a_lost_lock():
@@ -34,3 +38,33 @@ def test_a_study_that_is_stopped_says_so_at_once():
     RunningStudy.stop(study)
     assert study.stopping.is_set()
     assert told == [True]
+
+
+@pytest.fixture
+def hang_up():
+    """Sets what SIGHUP does here, and puts back what it did."""
+    before = signal.getsignal(signal.SIGHUP)
+    yield lambda handler: signal.signal(signal.SIGHUP, handler)
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("before", [signal.SIG_DFL, signal.default_int_handler])
+def test_the_end_of_a_terminal_stops_a_study_and_never_gives_it_up(hang_up, before):
+    """Kernel and shell both send the signal."""
+    hang_up(before)
+    stopped = []
+    with stop_signals(lambda: stopped.append(True)) as caught:
+        for _ in range(3):
+            signal.raise_signal(signal.SIGHUP)
+        assert (caught, stopped) == ([signal.SIGHUP], [True])
+        with pytest.raises(SystemExit) as end:
+            signal.raise_signal(signal.SIGTERM)
+    assert end.value.code == exit_code_of_signal(signal.SIGHUP) == 143
+    assert signal.getsignal(signal.SIGHUP) is before
+
+
+@pytest.mark.parametrize("before", [signal.SIG_IGN, lambda *_: None], ids=["nohup", "a handler of the user's"])
+def test_a_terminal_s_end_that_is_handled_otherwise_stays_so(hang_up, before):
+    hang_up(before)
+    with stop_signals(lambda: None):
+        assert signal.getsignal(signal.SIGHUP) is before

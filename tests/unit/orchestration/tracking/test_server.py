@@ -162,11 +162,57 @@ def test_a_database_s_passing_trouble_is_no_refusal(message, refused):
         (MlflowException("Permission denied", error_code=PERMISSION_DENIED), "may not write"),
         (OSError("first\nsecond"), "first"),
         (TimeoutError(), "TimeoutError"),
+        (OSError("ProxyError('Unable to connect to proxy', … Connection refused)"), "the proxy does not answer"),
+        (OSError("ProxyError('…', OSError('Tunnel connection failed: 407 Login'))"), "the proxy refuses: 407 Login"),
     ],
 )
 def test_reasons_are_one_line(error, words):
     assert words in reason_of(error)
     assert "\n" not in reason_of(error)
+
+
+# --- proxies ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def proxy(monkeypatch):
+    """Sets a proxy for all that is asked."""
+
+    def start(address):
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, address)
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.setenv(name, "")
+
+    return start
+
+
+def test_a_server_of_this_machine_is_asked_without_the_proxy(serve, proxy):
+    proxy("http://127.0.0.1:9")
+    check(serve())
+
+
+def test_a_server_that_only_the_proxy_knows_is_asked_through_it(serve, proxy):
+    server = serve(**{f"http://far.invalid:5000{path}": WELL for path in ("/health", EXPERIMENTS, ARTIFACTS)})
+    proxy(f"http://127.0.0.1:{server.server_port}")
+    check_reachable(resolve_address("http://far.invalid:5000"))
+
+
+def test_a_proxy_that_does_not_answer_is_named_without_its_password(proxy):
+    proxy(f"http://ann:{PASSWORD}@127.0.0.1:9")
+    with pytest.raises(UnreachableError) as caught:
+        check_reachable(resolve_address("http://far.invalid:5000"))
+    assert caught.value.problem == (
+        "tracking.uri: http://far.invalid:5000, through the proxy http://ann:***@127.0.0.1:9 "
+        "(no_proxy does not list far.invalid): does not answer (the proxy does not answer)"
+    )
+
+
+def test_what_a_proxy_refuses_is_told(serve, proxy):
+    server = serve(**{"http://far.invalid:5000/health": WELL, f"http://far.invalid:5000{EXPERIMENTS}": (502, "gone")})
+    proxy(f"http://127.0.0.1:{server.server_port}")
+    with pytest.raises(UnreachableError, match=r"\(no_proxy does not list far.invalid\): .*502 "):
+        check_reachable(resolve_address("http://far.invalid:5000"))
 
 
 # --- addresses ----------------------------------------------------------------------------------------------------

@@ -189,6 +189,14 @@ def test_fetch_without_a_good_mirror_leaves_nothing(source: IdxSource, tmp_path:
     assert not (tmp_path / "root").exists()
 
 
+def test_a_mirror_behind_a_proxy_names_it(source: IdxSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"http_proxy": "http://127.0.0.1:9", "no_proxy": "", "NO_PROXY": ""}.items():
+        monkeypatch.setenv(name, value)
+    behind = IdxSource(source.name, source.folder, ("http://far.invalid/",), source.md5)
+    with pytest.raises(DataError, match=r"through the proxy http://127.0.0.1:9 \(no_proxy does not list far.invalid\)"):
+        behind.fetch(tmp_path / "root", None)
+
+
 def test_a_mirror_that_never_answers_is_not_waited_for(
     source: IdxSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

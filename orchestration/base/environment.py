@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import getpass
 import logging
 import os
+import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO, cast
@@ -22,6 +26,8 @@ DEFAULTS = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # our pool makes groups leave a node that drains
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how soon a lost worker is noticed; 2 s as shipped
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
+    "RAY_gcs_server_port_wait_time_s": "300",  # 30 s are too few on a machine that is busy
+    "RAY_agent_register_timeout_ms": "300000",
     "RAY_worker_niceness": "0",  # Ray's 15 lets every other process take the cores from a training that is timed
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths in a user's code mean what they mean on the command line
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # no CSV, JSON and TensorBoard files beside our records
@@ -36,13 +42,61 @@ DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
 
+NO_HOME = "/nonexistent"
+"""The home of a user who has none; Debian's name for it."""
+
 
 def prepare_environment() -> None:
-    """Set the defaults. Call it before Ray and MLflow are imported; the user's environment wins."""
+    """Set the defaults. Call it before Ray and MLflow are imported; the user's environment wins.
+
+    A container's user may have a number alone. Ray and MLflow ask for a home while they are imported, and for a name.
+    """
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     os.environ["PYTHONIOENCODING"] = "utf-8:backslashreplace"  # of workers: their output goes to files
     ask_here_directly()
+    if os.path.expanduser("~") == "~":  # noqa: PTH111 - `Path` raises where there is no home
+        os.environ["HOME"] = NO_HOME
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):
+        os.environ["LOGNAME"] = str(os.getuid())
+
+
+@contextmanager
+def left_as_found() -> Iterator[None]:
+    """Put back, at the end of the block, what a study changes in its process: a user's program goes on there.
+
+    That is the environment, the current folder, the import path, the handlers of signals and of exceptions, the filters
+    of warnings, every logger's level and handlers, and the address of MLflow's store.
+    """
+    variables, folder, path = dict(os.environ), Path.cwd(), list(sys.path)
+    hooks = (sys.excepthook, threading.excepthook)
+    signals = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    loggers = [each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
+    logged = [(each, each.level, each.handlers[:], each.propagate, each.disabled) for each in [logging.root, *loggers]]
+    mlflow = sys.modules.get("mlflow")
+    store = mlflow.get_tracking_uri() if mlflow else None
+    try:
+        with warnings.catch_warnings():
+            yield
+    finally:
+        if mlflow and mlflow.get_tracking_uri() != store:
+            mlflow.set_tracking_uri(store)
+        for name in os.environ.keys() - variables.keys():
+            del os.environ[name]
+        os.environ.update(variables)
+        with suppress(OSError):  # it may be gone
+            os.chdir(folder)
+        sys.path[:] = path
+        sys.excepthook, threading.excepthook = hooks
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in signals.items():
+                if handler is not None and signal.getsignal(number) is not handler:
+                    signal.signal(number, handler)
+        for each, level, handlers, propagate, disabled in logged:
+            each.setLevel(level)
+            each.handlers[:], each.propagate, each.disabled = handlers, propagate, disabled
 
 
 def without_secrets(text: str) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import metadata
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder, all_suffixes
 from pathlib import Path
 
-from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 
 UI_HOST, UI_PORT = "127.0.0.1", 5000
 """Where `scalestudy ui` listens by default."""
@@ -27,9 +31,27 @@ def home() -> Path:
     return Path(os.environ.get("SCALESTUDY_HOME") or Path.home() / "scalestudy").expanduser().absolute()
 
 
+def writable_home() -> Path:
+    """Return `home()`. Raises UnreachableError if it can't be written, as where a container's user has no home."""
+    folder = home()
+    if not os.access(nearest(folder), os.W_OK | os.X_OK):
+        problem = f"SCALESTUDY_HOME: {folder}: can't be written"
+        raise UnreachableError(problem, "set it, or HOME, to a folder that you may write")
+    return folder
+
+
 def base_folder() -> Path:
     """Return where a study's relative paths begin: the current folder, or `home()` inside a Ray job."""
-    return home() if inside_ray_job() else Path.cwd()
+    return writable_home() if inside_ray_job() else Path.cwd()
+
+
+def temporary_folder() -> Path:
+    """Return the folder of this process's temporary files. Raises UnreachableError where none can be written."""
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError:
+        problem = "TMPDIR: no folder for temporary files can be written, nor /tmp"
+        raise UnreachableError(problem, "set it to one that you may write and that has some space") from None
 
 
 @contextmanager
@@ -71,20 +93,68 @@ ROOT = PACKAGE.parent
 """The repository, or an environment's site-packages."""
 
 
-def check_not_hidden(folder: Path) -> None:
-    """Raise RequestError if the current folder has a module of our name, since Ray's workers look there first.
+def check_machine() -> None:
+    """Check what every study needs of this process. Raises RequestError or UnreachableError."""
+    check_not_hidden(Path.cwd())
+    script = Path(sys.argv[0]).resolve().parent
+    if str(script) in sys.path:
+        check_not_hidden(script)
+    temporary_folder()
 
-    A folder without `__init__.py`, such as one of data, may have our name: Python prefers a package.
+
+def check_not_hidden(folder: Path) -> None:
+    """Raise RequestError if a file of a study's folder hides a module of Python, or one that we need.
+
+    Ray's workers look there first, and so does Python. A folder without `__init__.py`, such as one of data, hides
+    nothing: Python prefers a package.
     """
     if folder.resolve() == ROOT.resolve():
         return
-    for path in (folder / "scalestudy.py", folder / "scalestudy" / "__init__.py"):
-        if is_there(path):
-            raise RequestError(
-                f"{path}: hides scalestudy's own module", "rename it, or run the command in another folder"
-            )
+    with suppress(OSError):  # a folder that we can't list
+        files = [each.name for each in folder.iterdir() if "." not in each.name or each.name.endswith(MODULE_FILES)]
+        for name in sorted({file.partition(".")[0] for file in files}):
+            found = PathFinder.find_spec(name, [str(folder)])
+            if found and found.origin and (hidden := _hidden(name, folder)):
+                problem = f"{found.origin}: hides {hidden} module {name}"
+                raise RequestError(problem, "rename it, or run the command in another folder")
 
 
+def _hidden(name: str, folder: Path) -> str | None:
+    """Return which module a file called `name` in a folder hides: Python's, or an installed one; None: none.
+
+    Python looks for its built-in and frozen modules, such as `time` and `os`, before it looks into any folder.
+    """
+    if BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name):
+        return None
+    if name in sys.stdlib_module_names:
+        return "Python's"
+    elsewhere = [entry for entry in sys.path if Path(entry).resolve() != folder.resolve()]
+    if name == "scalestudy" or (PathFinder.find_spec(name, elsewhere) and name in _needed()):
+        return "the installed"
+    return None
+
+
+@cache
+def _needed() -> frozenset[str]:
+    """Return the modules of the packages that a study may import, with those that these require themselves."""
+    packages, left = set[str](), ["scalestudy", "ray", "torch", "torchvision", "mlflow"]
+    while left:
+        name = _plain(left.pop())
+        if name not in packages:
+            packages.add(name)
+            with suppress(metadata.PackageNotFoundError):
+                requires = [each for each in metadata.requires(name) or () if "extra ==" not in each]
+                left += [re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in requires]
+    modules = metadata.packages_distributions()
+    return frozenset(name for name, owners in modules.items() if not packages.isdisjoint(map(_plain, owners)))
+
+
+def _plain(package: str) -> str:
+    """Return a package's name as package indexes compare it."""
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+MODULE_FILES = tuple(all_suffixes())
 FROM_A_FOLDER = "0+unknown"
 """The version of a package that is not installed but is imported from a folder, such as one that travels with a job."""
 

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
+import sys
 import tempfile
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError, first_line
+from scalestudy.orchestration.base.places import temporary_folder
 from scalestudy.orchestration.cluster.nodes import HEAD_DRAINS, ClusterNode, Growth, alive_nodes, head_drains
 from scalestudy.orchestration.cluster.ports import can_connect, quiet_port, speaks_grpc
 from scalestudy.orchestration.cluster.ray_private import (
+    LOOPBACK_ONLY,
     cluster_limits,
     is_autoscaled,
     is_without_nodes,
     noted_cluster_address,
-    read_loopback_variable,
+    patient_start,
+    read_variables,
 )
 
-LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Ray's variable. With 0 a cluster has the address 127.0.0.1, as on macOS and Windows, and listens nowhere else.
-`--node-ip-address=127.0.0.1` does not help: Ray replaces it by the network's address."""
+START_SECONDS = 300.0
+"""How long a cluster may take to start. On a quiet machine it takes two or three seconds."""
+SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
+LONGEST_SOCKET = 103 if sys.platform == "darwin" else 107
+"""Bytes of a socket's path, which the system limits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +41,8 @@ class Cluster:
     address: str
     nodes: tuple[ClusterNode, ...]
     home: Path | None = None  # its temporary folder, if this process started it and will end it
-    variables: tuple[str, ...] = ()  # set for it in this process's environment
+    variables: Mapping[str, str | None] = field(default_factory=dict)
+    """What it has changed in this process's environment, as it was before; None: not set."""
     connected_here: bool = True
     growth: Growth | None = None  # how far its autoscaler may let it grow; None: it has no autoscaler
 
@@ -88,7 +97,7 @@ def connect(address: str | None, *, num_cpus: int | None = None) -> Cluster:
 
 
 def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
-    """Start a cluster on this machine, in a new temporary folder.
+    """Start a cluster on this machine, in a new temporary folder, with a token that nobody else can read.
 
     Ray Train's helpers find "the" cluster by a note in Ray's temporary folder. In the common folder the note may name
     another cluster. The helpers would ask that cluster whether our group lives, and take the group down.
@@ -100,39 +109,88 @@ def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
     """
     import ray
 
-    home = Path(
-        tempfile.mkdtemp(prefix="scalestudy-")
-    )  # short: sockets are in it, and the length of their paths is limited
-    variables = {"RAY_TMPDIR": str(home)} | ({} if LOOPBACK_ONLY in os.environ else {LOOPBACK_ONLY: "0"})
-    os.environ.update(variables)
-    read_loopback_variable(LOOPBACK_ONLY)
-    token = token_file()
-    ours = token.is_file()
+    place = folder_of_clusters()
     try:
-        ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, dashboard_port=quiet_port(), **options)
-    except Exception as error:
-        _forget(home, tuple(variables))
+        place.mkdir(parents=True, exist_ok=True)
+        home = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+        variables = {"RAY_TMPDIR": str(home)} | ({} if LOOPBACK_ONLY in os.environ else {LOOPBACK_ONLY: "0"})
+        if not _has_token():
+            (home / "token").write_text(secrets.token_hex(32), encoding="ascii")  # only we may enter its folder
+            variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(home / "token")}
+    except OSError as error:
+        problem = f"{_deciding()}: Ray can't keep its files in {place} ({error.strerror})"
+        raise UnreachableError(problem, "free some space, or set it to another short folder") from error
+    if len(os.fsencode(temporary_folder())) + len(_LOADERS_SOCKET) > LONGEST_SOCKET:
+        variables["TMPDIR"] = str(home)
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    read_variables()
+    try:
+        with patient_start(START_SECONDS):
+            ray.init(
+                address="local", num_cpus=num_cpus, include_dashboard=False, dashboard_port=quiet_port(), **options
+            )
+    except BaseException as error:
+        _forget(home, before)
+        if not isinstance(error, Exception):
+            raise
         raise UnreachableError(
             f"Ray could not be started on this machine ({first_sentence(str(error))})",
-            "run `scalestudy doctor`, which checks memory and disk, then try again",
+            f"end other processes, or free memory or space in {place}, then try again",
         ) from error
-    if not ours and token.is_file():
-        token.chmod(0o600)  # Ray has just made it, readable for all users of the machine
-    cluster = _cluster(home=home, variables=tuple(variables))
+    cluster = _cluster(home=home, variables=before)
     (home / "ray" / "ray_current_cluster").write_text(cluster.address, encoding="utf-8")
     return cluster
 
 
-def _forget(home: Path, variables: tuple[str, ...]) -> None:
-    """Remove what a cluster of this machine left behind: its folder and its variables."""
-    for name in variables:
+def _forget(home: Path, variables: Mapping[str, str | None]) -> None:
+    """Remove what a cluster of this machine left behind: its folder and its variables, which get their old values."""
+    for name, value in variables.items():
         os.environ.pop(name, None)
-    read_loopback_variable(LOOPBACK_ONLY)
+        if value is not None:
+            os.environ[name] = value
+    read_variables()
     shutil.rmtree(home, ignore_errors=True)
 
 
+_PREFIX = "scalestudy-"
+_LOADERS_SOCKET = "/pymp-12345678/listener-12345678"
+"""What Python's multiprocessing adds to the folder of temporary files; a data set's loaders send batches through it."""
+
+
+def folder_of_clusters() -> Path:
+    """Return where a cluster of this machine gets its folder: where RAY_TMPDIR says, else among the temporary files.
+
+    Ray's sockets are in it. Where their paths would be too long, a short folder takes the place of the temporary
+    files'. Raises UnreachableError where there is none.
+    """
+    session = f"session_2026-01-31_12-00-00_123456_{os.getpid()}"
+    room = LONGEST_SOCKET - len(f"/{_PREFIX}12345678/ray/{session}/sockets/plasma_store")
+    if named := os.environ.get("RAY_TMPDIR"):
+        places = [Path(named).absolute()]
+    else:
+        places = [temporary_folder(), *(Path(each) for each in SHORT_FOLDERS if os.access(each, os.W_OK | os.X_OK))]
+    for place in places:
+        if len(os.fsencode(place)) <= room:
+            return place
+    problem = f"{_deciding()}: {places[0]}: is too long for the paths of Ray's sockets"
+    raise UnreachableError(problem, f"set it to a folder that you may write, of at most {room} bytes")
+
+
+def _deciding() -> str:
+    """Return the variable that decides where a cluster's folder is."""
+    return "RAY_TMPDIR" if os.environ.get("RAY_TMPDIR") else "TMPDIR"
+
+
+def _has_token() -> bool:
+    """Whether the user has given a cluster that is started here a token, or wants none."""
+    if os.environ.get("RAY_AUTH_MODE") == "disabled" or os.environ.get("RAY_AUTH_TOKEN"):
+        return True
+    return bool(os.environ.get("RAY_AUTH_TOKEN_PATH")) and token_file().is_file()
+
+
 def token_file() -> Path:
-    """Return where Ray looks for its token, and leaves the one that it makes."""
+    """Return where Ray looks for the token of a cluster that runs already."""
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token").expanduser()
 
 

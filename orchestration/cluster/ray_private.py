@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -111,14 +114,61 @@ def gpu_type_here() -> str:
         return ""
 
 
-def read_loopback_variable(name: str) -> None:
-    """Make Ray read again the variable that decides whether a cluster listens on 127.0.0.1 alone.
+LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's variable. With 0 a cluster has the address 127.0.0.1, as on macOS and Windows, and listens nowhere else.
+`--node-ip-address=127.0.0.1` does not help: Ray replaces it by the network's address."""
 
-    Ray reads it once, when it is imported.
-    """
+
+def read_variables() -> None:
+    """Make Ray read LOOPBACK_ONLY and the variables of its token again; it keeps what it found when it first looked."""
     from ray._private import ray_constants
+    from ray._raylet import AuthenticationTokenLoader, Config
 
-    ray_constants.ENABLE_RAY_CLUSTER = ray_constants.env_bool(name, not ray_constants.IS_WINDOWS_OR_OSX)
+    ray_constants.ENABLE_RAY_CLUSTER = ray_constants.env_bool(LOOPBACK_ONLY, not ray_constants.IS_WINDOWS_OR_OSX)
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+@contextmanager
+def patient_start(seconds: float) -> Iterator[None]:
+    """Let a cluster that starts in this block take so long, where Ray gives its processes a fixed half minute.
+
+    One of them that ends meanwhile ends the wait. Raises RuntimeError, after ending all of them.
+    """
+    from ray._private import services
+    from ray._private.node import Node
+
+    start = Node.start_ray_processes
+
+    def start_and_wait(node: Any) -> None:
+        start(node)
+        deadline = time.monotonic() + seconds
+        while True:
+            with suppress(RuntimeError):  # it is not known yet
+                services.get_node(node.gcs_address, node.node_id)
+                return
+            dead = [kind for kind, _ in node.dead_processes()]
+            if dead or time.monotonic() > deadline:
+                said = _last_line(Path(node.get_logs_dir_path()), dead[0]) if dead else ""
+                node.kill_all_processes(check_alive=False, allow_graceful=False)
+                why = f"its {dead[0]} ended{said and f': {said}'}" if dead else f"not ready after {seconds:.0f} s"
+                raise RuntimeError(why)
+            time.sleep(0.1)
+
+    Node.start_ray_processes = start_and_wait
+    try:
+        yield
+    finally:
+        Node.start_ray_processes = start
+
+
+def _last_line(logs: Path, process: str) -> str:
+    """Return the last line that one of Ray's processes wrote to its log; empty: it has none."""
+    with suppress(OSError):
+        for name in (f"{process}.err", f"{process}.out"):
+            if lines := (logs / name).read_text(encoding="utf-8", errors="replace").strip().splitlines():
+                return lines[-1]
+    return ""
 
 
 def noted_cluster_address() -> str | None:

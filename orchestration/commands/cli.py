@@ -17,7 +17,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from scalestudy.experiments.spec.spec_error import SpecError
-from scalestudy.orchestration.base.environment import redacting
+from scalestudy.orchestration.base.environment import prepare_environment, redacting
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, StudyError
 from scalestudy.orchestration.base.places import UI_PORT, check_not_hidden
 from scalestudy.orchestration.base.waiting import Say, process_seconds, say_nothing, waiting_lines
@@ -507,6 +507,7 @@ def command_line() -> None:
     """Run a command. An error that the user can mend becomes one message and a documented exit status."""
     sys.stderr = redacting(sys.stderr)  # hides secrets in the traceback of an unforeseen error too
     try:
+        prepare_environment()
         check_not_hidden(Path.cwd())
         if "" not in sys.path and str(Path.cwd()) not in sys.path:
             sys.path.insert(0, str(Path.cwd()))  # finds the user's own model there, as `python -m` does

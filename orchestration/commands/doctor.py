@@ -14,7 +14,6 @@ import shutil
 import socket
 import stat
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -28,7 +27,7 @@ from scalestudy.orchestration.base.child import run_child
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import StudyError, first_line
 from scalestudy.orchestration.base.places import base_folder, nearest
-from scalestudy.orchestration.cluster.connection import token_file
+from scalestudy.orchestration.cluster.connection import folder_of_clusters, token_file
 
 if TYPE_CHECKING:
     from scalestudy.training.distributed import Worker
@@ -91,13 +90,12 @@ def checks_of(spec: StudySpec, address: str | None) -> list[tuple[str, Check]]:
     environment, file, host = os.environ, token_file(), socket.gethostname()
     elsewhere = (address or environment.get("RAY_ADDRESS") or "local") != "local"
     study_disk = base_folder() if is_uri(spec.storage) else Path(storage_of(spec))
-    ray_disk = Path(environment.get("RAY_TMPDIR") or tempfile.gettempdir())
     mode = stat.S_IMODE(file.stat().st_mode) if file.is_file() else None
     return [
         ("packages", packages),
         ("torchvision", torch_and_torchvision),
         ("disk", lambda: [disk("disk", study_disk, "free at least 1 GB")]),
-        ("Ray's disk", lambda: [disk("Ray's disk", ray_disk, OTHER_DISK)]),
+        ("Ray's disk", lambda: [disk("Ray's disk", folder_of_clusters(), OTHER_DISK)]),
         ("/dev/shm", lambda: [shared_memory(shutil.disk_usage(SHM).total)] if SHM.exists() else []),
         ("open files", lambda: [files(*resource.getrlimit(resource.RLIMIT_NOFILE))]),
         ("Ray token", lambda: [token(environment, mode, str(file), elsewhere)]),
@@ -202,26 +200,25 @@ def enough(name: str, amount: int, text: str, least: int, needed: int = 0, *, fe
 
 
 def token(environment: Mapping[str, str], mode: int | None, file: str, elsewhere: bool) -> Finding:
-    """Check that Ray has a token that others can't read.
+    """Check that there is the token of a running cluster, and that others can't read it.
 
     environment: its RAY_AUTH_* variables. mode: of the token's file; None: there is none. elsewhere: the study uses a
-    running cluster, which has its token already.
+    running cluster; one that it starts needs no token before.
     """
     name, authentication = "Ray token", environment.get("RAY_AUTH_MODE")
     if authentication == "disabled":
         text = "authentication is off (RAY_AUTH_MODE=disabled): whoever reaches Ray's ports can run code"
         return Finding(name, "note", text, "unset RAY_AUTH_MODE")
+    if not elsewhere:
+        return Finding(name, "ok", "each cluster that `run` starts gets a new one")
     if environment.get("RAY_AUTH_TOKEN"):
         return Finding(name, "ok", "there is one, in RAY_AUTH_TOKEN")
     if mode is not None and mode & 0o077:
         return Finding(name, "note", f"others on this machine can read {file}", f"chmod 600 {file}")
     if mode is not None:
         return Finding(name, "ok", f"there is one, in {file}")
-    if elsewhere or authentication == "token":
-        remedy = f"put the cluster's token into {file} (chmod 600) or RAY_AUTH_TOKEN"
-        return Finding(name, "broken", f"there is none, neither in RAY_AUTH_TOKEN nor in {file}", remedy)
-    remedy = "before `ray start` or `ray job submit`: ray get-auth-token --generate"
-    return Finding(name, "note", "none yet; `run` makes one for its own cluster", remedy)
+    remedy = f"put the cluster's token into {file} (chmod 600) or RAY_AUTH_TOKEN"
+    return Finding(name, "broken", f"there is none, neither in RAY_AUTH_TOKEN nor in {file}", remedy)
 
 
 def host_name(name: str, address: str | None, interface_named: bool, elsewhere: bool) -> Finding:

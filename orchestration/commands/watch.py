@@ -15,7 +15,7 @@ from typing import Any
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.orchestration.base.errors import UnreachableError
-from scalestudy.orchestration.base.places import home
+from scalestudy.orchestration.base.places import writable_home
 from scalestudy.orchestration.groups.events import Reopened, StudyBegan, StudyEvent, Suggested
 from scalestudy.orchestration.progress.progress import StudyProgress, finite_metric
 from scalestudy.orchestration.storage.lock import Holder, lock_of
@@ -49,7 +49,7 @@ class WatchedStudy:
         with readable(self.folder):
             spec, self._plan = spec_of(self.folder), self.folder.read_plan()
         self._metric = StudyMetric.of(spec.workload)
-        self.page = home() / "live" / f"{self.folder.study_id}.html"  # the live page
+        self.page = writable_home() / "live" / f"{self.folder.study_id}.html"  # the live page
         self.journal = StudyJournal(self.folder)
         self.history = History()
         self.progress = self._progress_of_past()

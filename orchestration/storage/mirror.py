@@ -21,7 +21,7 @@ from uuid import uuid4
 from scalestudy.experiments.spec.addresses import child, is_uri, parent_and_name, uri_problem
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError
-from scalestudy.orchestration.base.places import home
+from scalestudy.orchestration.base.places import writable_home
 from scalestudy.orchestration.cluster.connection import Cluster
 from scalestudy.orchestration.cluster.node_checks import ask_nodes
 from scalestudy.orchestration.storage.arrow_store import ArrowByteStore, Stamp, storage_reason
@@ -50,7 +50,7 @@ def mirrored(address: str, use: Use) -> StudyFolder:
     """Return the copy of a study on this machine as it is; it may not exist yet. Raises as `open_store`."""
     _, name = parent_and_name(address)
     digest = hashlib.sha256(address.encode("utf-8")).hexdigest()[:8]
-    return StudyFolder(home() / use / f"{name}-{digest}", open_store(address))
+    return StudyFolder(writable_home() / use / f"{name}-{digest}", open_store(address))
 
 
 def fetch(folder: StudyFolder) -> StudyFolder:

@@ -126,7 +126,7 @@ def data_root() -> Path:
     """Return the folder of data sets: `$SCALESTUDY_DATA`, or the default one."""
     from scalestudy.training.data.downloads import default_root
 
-    return default_root().expanduser().absolute()
+    return default_root().absolute()
 
 
 def check_data(spec: StudySpec) -> Path:

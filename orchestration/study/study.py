@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scalestudy.orchestration.base.environment import prepare_environment
-from scalestudy.orchestration.base.places import outside_job_folder
+from scalestudy.orchestration.base.environment import left_as_found, prepare_environment
+from scalestudy.orchestration.base.places import check_machine, outside_job_folder
 from scalestudy.orchestration.base.waiting import Say, say_nothing
 from scalestudy.orchestration.groups.events import Origin
 from scalestudy.orchestration.storage.lock import StudyLock, lock_of
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["StudyResult", "resume_study", "run_study"]
 
 
+@left_as_found()
 def run_study(
     source: Source,
     overrides: Sequence[str] = (),
@@ -60,6 +61,7 @@ def run_study(
     """
     began = time.monotonic()
     prepare_environment()
+    check_machine()
     spec = read_spec(source, overrides)
     with ExitStack() as stack:
         if extend is None:
@@ -70,6 +72,7 @@ def run_study(
     return replace(result, wall_seconds=time.monotonic() - began)
 
 
+@left_as_found()
 def resume_study(
     folder: str | Path,
     *,
@@ -96,6 +99,7 @@ def resume_study(
     """
     began = time.monotonic()
     prepare_environment()
+    check_machine()
     with ExitStack() as stack:
         lock = stack.enter_context(lock_study(folder))
         study = open_resumed(folder)

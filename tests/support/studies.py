@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from scalestudy.orchestration.cluster.connection import LOOPBACK_ONLY
+from scalestudy.orchestration.cluster.ray_private import LOOPBACK_ONLY
 from tests.support.project_files import REPOSITORY
 
 SMALL: dict[str, Any] = {
@@ -61,7 +61,7 @@ def command(*arguments: str | Path) -> list[str]:
 
 def environment(**variables: str) -> dict[str, str]:
     """The session's environment with some variables added; no cluster of the session is found by it."""
-    session = ("RAY_TMPDIR", "RAY_ADDRESS", LOOPBACK_ONLY)
+    session = ("RAY_TMPDIR", "RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", LOOPBACK_ONLY)
     kept = {name: value for name, value in os.environ.items() if name not in session}
     return {**kept, "PYTHONPATH": str(REPOSITORY), **variables}
 

@@ -27,8 +27,9 @@ class DataError(InputError):
 def default_root() -> Path:
     """Return the folder of data sets: SCALESTUDY_DATA, otherwise scalestudy/data in the user's cache folder."""
     named = os.environ.get("SCALESTUDY_DATA")
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(named) if named else Path(cache) / "scalestudy" / "data"
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = Path(named) if named else Path(cache) / "scalestudy" / "data"
+    return Path(os.path.expanduser(folder))  # noqa: PTH111 - `Path.expanduser` raises where there is no home
 
 
 class FileSource(Protocol):
@@ -86,7 +87,8 @@ def write_file(name: str, target: Path, content: bytes) -> Path:
         write_whole(target, content)
     except OSError as error:
         raise DataError(
-            f"data: {name}: can't write {target}: {error.strerror}", "choose a folder that can be written"
+            f"data: {name}: can't write {target}: {error.strerror}",
+            "set SCALESTUDY_DATA to a folder that you may write",
         ) from None
     return target
 

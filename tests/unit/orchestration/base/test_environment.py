@@ -1,10 +1,16 @@
 """What Ray and MLflow read from the process, and where output goes."""
 
+import logging
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import warnings
 from pathlib import Path
+
+import pytest
 
 from scalestudy.orchestration.base import environment, places
 from tests.support.project_files import REPOSITORY
@@ -35,6 +41,103 @@ def test_relative_paths_begin_at_home_inside_a_ray_job(monkeypatch, tmp_path):
     assert places.base_folder() == Path.home() / "scalestudy"
     monkeypatch.setenv("SCALESTUDY_HOME", "elsewhere")
     assert places.base_folder() == tmp_path / "elsewhere"
+
+
+NOBODY = """
+import os
+for name in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME"):
+    os.environ.pop(name, None)
+os.environ.update(SETTINGS)
+import pwd
+pwd.getpwuid = lambda number: {}[number]
+from scalestudy.orchestration.base.environment import prepare_environment
+from scalestudy.training.data.downloads import default_root
+prepare_environment()
+import getpass
+from pathlib import Path
+print(Path.home(), getpass.getuser().isdigit(), default_root())
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "home", "data"),
+    [
+        ({}, "/nonexistent", "/nonexistent/.cache/scalestudy/data"),
+        ({"HOME": "/"}, "/", "/.cache/scalestudy/data"),
+        ({"HOME": "/proc"}, "/proc", "/proc/.cache/scalestudy/data"),
+        ({"SCALESTUDY_DATA": "/data"}, "/nonexistent", "/data"),
+        ({"XDG_CACHE_HOME": "/cache"}, "/nonexistent", "/cache/scalestudy/data"),
+    ],
+)
+def test_a_user_without_name_and_home(settings, home, data):
+    """As in a container: Ray and MLflow can't be imported without a home."""
+    program = f"SETTINGS = {settings}\n{NOBODY}"
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == [home, "True", data], done.stderr
+
+
+CHANGES = {
+    "environment": lambda: os.environ.update(HOME="/elsewhere", SCALESTUDY_NEW="1"),
+    "removed variable": lambda: os.environ.pop("PATH"),
+    "current folder": lambda: os.chdir("/"),
+    "import path": lambda: sys.path.insert(0, "/elsewhere"),
+    "signals": lambda: [
+        signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    ],
+    "root logger": lambda: (logging.root.setLevel("CRITICAL"), logging.root.addHandler(logging.NullHandler())),
+    "Ray's logger": lambda: (logging.getLogger("ray").setLevel("CRITICAL"), logging.getLogger("ray").handlers.clear()),
+    "a logger": lambda: (setattr(RAY.parent, "disabled", True), setattr(RAY, "propagate", not RAY.propagate)),
+    "warnings": lambda: warnings.simplefilter("error"),
+    "hooks": lambda: (setattr(sys, "excepthook", print), setattr(threading, "excepthook", print)),
+    "MLflow's store": lambda: __import__("mlflow").set_tracking_uri("sqlite:///theirs.db"),
+}
+RAY = logging.getLogger("ray")
+
+
+def picture():
+    """What `left_as_found` promises to put back."""
+    loggers = [logging.root, RAY, RAY.parent]
+    return (
+        dict(os.environ),
+        Path.cwd(),
+        list(sys.path),
+        [signal.getsignal(each) for each in signal.valid_signals()],
+        [(each.level, list(each.handlers), each.propagate, each.disabled) for each in loggers],
+        list(warnings.filters),
+        (sys.excepthook, threading.excepthook),
+        __import__("mlflow").get_tracking_uri(),
+    )
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_program_finds_itself_as_it_was(what):
+    import mlflow  # noqa: F401 - sets variables when it is imported
+
+    before = picture()
+
+    @environment.left_as_found()
+    def study():
+        CHANGES[what]()
+        assert picture() != before
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        study()
+    assert picture() == before
+
+
+def test_a_thread_puts_back_what_it_can():
+    before = picture()
+
+    @environment.left_as_found()
+    def study():
+        os.environ["SCALESTUDY_NEW"] = "1"
+        logging.root.setLevel("CRITICAL")
+
+    thread = threading.Thread(target=study)
+    thread.start()
+    thread.join()
+    assert picture() == before
 
 
 def run(tmp_path, code, **variables):

@@ -1,12 +1,14 @@
-"""A folder with modules of our name is told; one with modules named like our folders is a user's own."""
+"""Files of a study's folder that hide modules, and folders that can't be written."""
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.base import places
+from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.base.places import check_not_hidden
 from tests.support.studies import REPOSITORY, left_behind, ran, scalestudy
 
@@ -19,19 +21,72 @@ def build(num_classes, in_channels):
 """
 
 
-@pytest.mark.parametrize("file", ["scalestudy.py", "scalestudy/__init__.py"])
-def test_a_module_that_would_hide_ours_is_named(tmp_path, file):
+HIDING = {
+    "scalestudy.py": "the installed",
+    "scalestudy/__init__.py": "the installed",
+    "queue.py": "Python's",
+    "logging/__init__.py": "Python's",
+    "platform.pyc": "Python's",
+    "secrets.abi3.so": "Python's",
+    "ray.py": "the installed",
+    "mlflow/__init__.py": "the installed",
+    "yaml.py": "the installed",
+    "numpy.py": "the installed",
+    "click.py": "the installed",
+}
+HARMLESS = [
+    *("time.py", "os.py", "stat.py"),  # Python does not look for these in a folder
+    *("training", "experiments", "infra", "data", "utils", "models", "config", "test", "tests", "train", "metrics"),
+    *("logger", "model", "dataset", "main", "common", "helpers", "types_", "setup", "conftest", "pytest.ini"),
+]
+
+
+@pytest.mark.parametrize("file", HIDING)
+def test_a_file_that_hides_a_module_is_named(tmp_path, file):
     hiding = tmp_path / file
     hiding.parent.mkdir(exist_ok=True)
     hiding.write_text("")
-    with pytest.raises(RequestError, match=f"{hiding}: hides scalestudy's own module"):
+    with pytest.raises(RequestError, match=f"^{hiding}: hides {HIDING[file]} module .*; rename it, or "):
         check_not_hidden(tmp_path)
 
 
-def test_a_folder_without_modules_may_have_any_name(tmp_path):
-    (tmp_path / "scalestudy" / "runs").mkdir(parents=True)
+def test_usual_names_hide_nothing(tmp_path):
+    for name in HARMLESS:
+        (tmp_path / (name if "." in name else f"{name}.py")).write_text("")
+    for name in ("scalestudy", "queue", "ray", "notebooks"):
+        (tmp_path / name / "runs").mkdir(parents=True)  # a folder of data
     check_not_hidden(tmp_path)
     check_not_hidden(REPOSITORY)
+    check_not_hidden(tmp_path / "no such folder")
+
+
+def test_python_m_looks_before_it_imports(tmp_path):
+    """`python -m` puts the current folder first, where pyarrow would find this file."""
+    (tmp_path / "queue.py").write_text("raise SystemExit('imported')")
+    done = scalestudy("list", cwd=tmp_path, PYTHONPATH=str(REPOSITORY))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"{tmp_path / 'queue.py'}: hides Python's module queue; rename it, or ")
+
+
+def test_the_home_of_a_container_s_user(monkeypatch, tmp_path):
+    monkeypatch.setenv("SCALESTUDY_HOME", "/dev/null/none")
+    assert places.home() == Path("/dev/null/none")
+    with pytest.raises(
+        UnreachableError, match="SCALESTUDY_HOME: /dev/null/none: can't be written; set it, or HOME, to"
+    ):
+        places.writable_home()
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    with pytest.raises(UnreachableError, match="SCALESTUDY_HOME"):
+        places.base_folder()
+    monkeypatch.setenv("SCALESTUDY_HOME", str(tmp_path / "new"))
+    assert places.base_folder() == tmp_path / "new"
+
+
+def test_nowhere_for_temporary_files(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/dev/null/none"])
+    with pytest.raises(UnreachableError, match=r"^TMPDIR: no folder for temporary files can be written"):
+        places.temporary_folder()
 
 
 @pytest.mark.slow
@@ -52,7 +107,7 @@ def test_the_command_line_refuses(tmp_path):
     done = subprocess.run([command, "plan", "digits-quick"], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        f"{tmp_path / 'scalestudy.py'}: hides scalestudy's own module; "
+        f"{tmp_path / 'scalestudy.py'}: hides the installed module scalestudy; "
         "rename it, or run the command in another folder\n"
     )
     assert left_behind(tmp_path) == ["scalestudy.py"]

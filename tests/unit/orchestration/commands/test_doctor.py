@@ -31,8 +31,7 @@ FILES = [(1024, 65_536), (65_536, 65_536), (-1, -1), (256, -1), (1024, 2048), (2
 TOKENS = [
     ({}, None, False),
     ({}, None, True),
-    ({"RAY_AUTH_MODE": "token"}, None, False),
-    ({"RAY_AUTH_MODE": "token"}, 0o600, False),
+    ({"RAY_AUTH_MODE": "token"}, 0o600, True),
     ({"RAY_AUTH_TOKEN": "secret-token"}, None, True),
     ({}, 0o644, True),
     ({"RAY_AUTH_MODE": "disabled"}, 0o600, True),

@@ -1,12 +1,51 @@
-"""Storage URIs: their parts, their problems, and the address without its credentials."""
+"""Addresses: paths as URIs and back, the parts and problems of storage URIs, and addresses without credentials."""
 
 import re
 from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote, urlsplit
 
 from scalestudy.training.redaction import HIDDEN, credentials_in, redacted
 
 SCHEMES = ("s3", "gs", "abfs", "abfss", "hdfs")
 """Kinds of storage that pyarrow.fs reaches, beside folders."""
+
+
+_DATABASE = re.compile(r"sqlite(?:\+\w+)?:///(?P<file>[^?]*)(?:\?(?P<options>.*))?", re.DOTALL)
+
+
+def uri_of(path: Path, kind: Literal["file", "sqlite"] = "file", options: str = "") -> str:
+    """Return the URI of a file or folder, or of an SQLite database; `path_of` gives the path again.
+
+    path: absolute. options: of a database's URI, as `options_of` gives them.
+
+    SQLAlchemy ends a database's path at the first `?`, and decodes `%41`. MLflow makes the folder of every path behind
+    `sqlite:///` as it stands there, so a path that needs quoting names the driver too.
+    """
+    if kind == "file":
+        return path.as_uri()
+    quoted = re.sub(r"%(?=[0-9A-Fa-f]{2})", "%25", str(path)).replace("?", "%3F")
+    driver = "" if quoted == str(path) else "+pysqlite"
+    return f"sqlite{driver}:///{quoted}" + (f"?{options}" if options else "")
+
+
+def path_of(uri: str) -> Path | None:
+    """Return the path that a file's or an SQLite database's URI names; None for every other URI.
+
+    A `?` begins the options of a database, as for SQLAlchemy. None too for a database in memory, and for options that
+    give the path another meaning (`uri=true`).
+    """
+    if database := _DATABASE.fullmatch(uri):
+        file = unquote(database["file"])
+        return None if file in ("", ":memory:") or "uri=" in (database["options"] or "") else Path(file)
+    parts = urlsplit(uri)
+    return Path(unquote(parts.path)) if parts.scheme == "file" and not parts.netloc else None
+
+
+def options_of(uri: str) -> str:
+    """Return what follows the `?` of an SQLite database's URI; empty for every other URI."""
+    database = _DATABASE.fullmatch(uri)
+    return database["options"] or "" if database else ""
 
 
 def is_uri(where: str | Path) -> bool:

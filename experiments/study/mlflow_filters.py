@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from scalestudy.experiments.study.mlflow_limits import fitted_params
+
 STUDY_ID = "scalestudy.study_id"
 """Tag of every run of a study."""
 
@@ -18,11 +20,8 @@ def study_filter(study_id: str) -> str:
 
 
 def cell_filter(params: Mapping[str, Any], study_id: str) -> str | None:
-    """Return the filter for a cell's runs in its study; None if a value can't be written.
-
-    MLflow has parameters as text.
-    """
-    texts = {key: str(value) for key, value in params.items()}
+    """Return the filter for a cell's runs in its study; None if a value can't be written."""
+    texts, _ = fitted_params(params.items())
     if any("'" in text and '"' in text for text in texts.values()):
         return None
     wanted = [f"params.`{key}` = {quoted(text)}" for key, text in texts.items()]

@@ -22,10 +22,13 @@ from scalestudy.orchestration.commands.parameters import ALLREDUCE, BENCHES, MAX
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.orchestration.study.ready import check_callables, check_configs, check_data, known_trials
 from scalestudy.orchestration.study.trials import train_config
-from scalestudy.orchestration.tracking.mlflow_store import METRICS_A_BATCH, NOTE, NOTE_LIMIT, ROLE, open_experiment
+from scalestudy.orchestration.tracking.mlflow_store import NOTE, NOTE_LIMIT, ROLE, open_experiment
+from scalestudy.orchestration.tracking.sending import Sender
 from scalestudy.orchestration.tracking.server import TrackingAddress, check_reachable, resolve_address
 from scalestudy.training.config import Train
 from scalestudy.training.section import strategy_of
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     import torch
@@ -92,20 +95,17 @@ def usable_cores() -> int:
 
 def _log(done: Experiment, address: TrackingAddress) -> str:
     """Log one run, named as the bench: its parameters, metrics, all as JSON, and what is printed. Return its id."""
-    from mlflow.entities import Metric, Param
+    from mlflow.entities import Metric
 
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it logs every table of a new database
     client, experiment = open_experiment(address, EXPERIMENT)
     printed = io.StringIO()
     show.bench(Console(file=printed, width=100), done)
     tags = {ROLE: "bench", NOTE: f"```\n{printed.getvalue()[: NOTE_LIMIT - 8]}\n```"}
     run_id = str(client.create_run(experiment, run_name=done.name, tags=tags).info.run_id)
     params = {"bench": done.name, "quick": str(done.quick), **done.machine}
-    client.log_batch(run_id, params=[Param(key, value) for key, value in params.items()])
     started = client.get_run(run_id).info.start_time
-    entries = [Metric(key, value, started, 0) for key, value in done.metrics.items()]
-    for start in range(0, len(entries), METRICS_A_BATCH):
-        client.log_batch(run_id, metrics=entries[start : start + METRICS_A_BATCH])
+    points = [Metric(key, value, started, 0) for key, value in done.metrics.items()]
+    Sender(client, logger.warning).log(run_id, points, params.items())
     client.log_dict(run_id, done.to_dict(), f"{done.name}.json")
     client.set_terminated(run_id)
     return run_id

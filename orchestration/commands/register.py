@@ -11,17 +11,17 @@ from typing import Any
 from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.plan.plan import cell_of, label
 from scalestudy.experiments.study.mlflow_filters import study_filter
+from scalestudy.experiments.study.mlflow_limits import LONGEST_NAME, fitted_text, is_model_name
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError
 from scalestudy.orchestration.commands.recommended import RecommendedCell, best_name
 from scalestudy.orchestration.commands.study_commands import advise
 from scalestudy.orchestration.storage.trial_states import states_of
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
+from scalestudy.orchestration.tracking.database import open_database
 from scalestudy.orchestration.tracking.mlflow_model import MODEL, find_model, register_model
 from scalestudy.orchestration.tracking.mlflow_store import TRIAL_ID
 from scalestudy.orchestration.tracking.server import address_of, check_reachable, reason_of, resolve_address
-
-NOT_IN_NAMES = "/:"  # characters that MLflow reads as parts of a URI
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Registered:
         if self.version is None:
             kept = "a study keeps its best trial's weights alone"
             return f"{self.cell} is recommended, and {kept}. To train and register it:"
-        load = f"mlflow.pytorch.load_model('models:/{self.name}/{self.version}')"
+        load = f"mlflow.pytorch.load_model({f'models:/{self.name}/{self.version}'!r})"
         return f"{self.name} version {self.version}: the model of {self.trial}; to load it: {load}"
 
 
@@ -55,8 +55,9 @@ def register_recommended(path: str | Path, name: str) -> Registered:
     RequestError for a folder that is no study's, a study without an answer, a model that MLflow does not have, or a
     name that it refuses; UnreachableError if it is out of reach.
     """
-    if not name.strip() or any(character in name for character in NOT_IN_NAMES):
-        raise RequestError(f"--name: {name!r}: is no name of a model", "give one without / and :")
+    if not is_model_name(name):
+        remedy = f"give one of at most {LONGEST_NAME} characters, without / : and ?, such as my-model"
+        raise RequestError(f"--name: {fitted_text(name, LONGEST_NAME)!r}: is no name of a model", remedy)
     prepare_environment()
     advice = advise(path)
     folder = open_folder(path)
@@ -72,13 +73,15 @@ def register_recommended(path: str | Path, name: str) -> Registered:
         chosen, cells = advice.data[advice.role]["label"], advice.data[advice.role]["evidence"]["cells"]
         # in a factorised study they may have another num_gpus
         trials = [trial for trial in trained if label(cell_of(trial.params)) in cells]
-    address = address_of(folder.address_file, resolve_address(spec.tracking.uri))
+    address = address_of(folder, resolve_address(spec.tracking.uri))
     check_reachable(address)
     try:
         from mlflow import MlflowClient
 
         runs: Mapping[str, Any] = {}
         if address.is_there:  # asking a missing database would create it
+            if address.database:
+                open_database(address.database)
             client = MlflowClient(tracking_uri=address.uri)
             runs = _runs_of(client, spec.tracking.experiment or spec.name, advice.study_id)
         remedy = f"scalestudy ui {shlex.quote(folder.address)} --sync sends it"

@@ -226,12 +226,12 @@ def sync_tracking(path: str | Path) -> tuple[int, str]:
     study = TrackedStudy(
         spec=spec, folder=folder, trials=trials, config_of=lambda trial: train_config(trial, data_root())
     )
-    address = same_address(folder.address_file, resolve_address(spec.tracking.uri))
+    address = same_address(folder, resolve_address(spec.tracking.uri))
     cursor = Cursor(folder.cursor_file)
     check_reachable(address)
     try:
         with lock_of(folder):
-            sent = catch_up(MlflowStore(address, study), journal.entries(after=cursor.read()), cursor)
+            sent = catch_up(MlflowStore(address, study), journal, cursor)
             folder.share(cursor.file, folder.address_file)
             return sent, address.shown
     except StudyError:

@@ -30,6 +30,7 @@ from scalestudy.orchestration.commands.parameters import LATEST
 from scalestudy.orchestration.commands.studies import named_study
 from scalestudy.orchestration.commands.study_commands import show_in_browser
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
+from scalestudy.orchestration.tracking.database import open_database
 from scalestudy.orchestration.tracking.server import (
     TrackingAddress,
     address_of,
@@ -68,7 +69,7 @@ class TrackedPage:
             spec = spec_of(folder)
         address, metric = resolve_address(uri or spec.tracking.uri), StudyMetric.of(spec.workload)
         return cls(
-            address=address if uri else address_of(folder.address_file, address),
+            address=address if uri else address_of(folder, address),
             experiment=spec.tracking.experiment or spec.name,
             study_id=folder.study_id,
             folder=folder.address,
@@ -103,6 +104,8 @@ def serve_ui(uri: str | None, port: int, study: str | None = None) -> int:
     page = TrackedPage.of(study, uri) if study else _latest_in(uri or os.environ.get("MLFLOW_TRACKING_URI"))
     address = page.address if page else resolve_address(uri)
     check_reachable(address)
+    if address.database:
+        open_database(address.database)
     if address.is_server:
         _show(address.uri.rstrip("/"), page)
         return 0

@@ -77,7 +77,7 @@ def get_ready(
         check_exact(spec, plan, data_root)
     tracking = resolve_address(spec.tracking.uri)
     if study.state != "started":
-        tracking = same_address(study.folder.address_file, tracking)
+        tracking = same_address(study.folder, tracking)
     output = stack.enter_context(Output())
     say(f"MLflow to answer at {tracking.shown}")
     try:

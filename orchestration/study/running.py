@@ -41,6 +41,7 @@ from scalestudy.orchestration.study.ready import Ready
 from scalestudy.orchestration.study.result import StudyResult, exit_code_of, exit_code_of_signal
 from scalestudy.orchestration.study.trials import order, train_config
 from scalestudy.orchestration.sweep.search import PlannedTrials, Search, search_for
+from scalestudy.orchestration.tracking.entries import StudyJournal
 from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedStudy
 from scalestudy.orchestration.tracking.recorder import Recorder
 from scalestudy.orchestration.tracking.server import reason_of
@@ -94,7 +95,9 @@ class RunningStudy:
             config_of=lambda trial: train_config(trial, ready.data_root),
         )
         self.cursor = Cursor(self.folder.cursor_file)
-        self.writer = TrackingWriter(lambda: MlflowStore(ready.tracking, tracked), self.cursor)
+        self.writer = TrackingWriter(
+            lambda: MlflowStore(ready.tracking, tracked, self.view.stage), self.cursor, StudyJournal(self.folder)
+        )
         lock.lost = self._lose_lock  # before the recorder, which may ask a bucket for each ended trial
         self.recorder = Recorder(tracked, self.writer, study.history)
 

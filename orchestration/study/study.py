@@ -134,7 +134,7 @@ def _run(
         lock = lock or stack.enter_context(lock_of(folder))
         if study.state == "started":
             check_storage(folder, ready.cluster)
-            same_address(folder.address_file, ready.tracking)
+            same_address(folder, ready.tracking)
             folder.share(folder.address_file)
         running = RunningStudy(ready, lock, view, origin)
     except BaseException:

@@ -11,6 +11,7 @@ from io import StringIO
 from typing import Any
 
 from scalestudy.experiments.study.mlflow_filters import quoted
+from scalestudy.experiments.study.mlflow_limits import LONGEST_TAG, fitted_text
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.storage.trial_states import read_from
 from scalestudy.training.config import TrainConfig
@@ -55,7 +56,7 @@ def log_best_model(client: Any, run_id: str, config: TrainConfig, model_path: st
 
 def _log_parameters(client: Any, run_id: str, file: str, why: str) -> None:
     client.log_artifact(run_id, file, "model")
-    client.set_tag(run_id, MODEL, f"state_dict only; {why}")
+    client.set_tag(run_id, MODEL, fitted_text(f"state_dict only; {why}", LONGEST_TAG))
 
 
 def find_model(client: Any, run_id: str, status: str = "READY") -> str | None:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -25,6 +24,7 @@ from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.mlflow_filters import STUDY_ID, study_filter
+from scalestudy.experiments.study.mlflow_limits import LONGEST_NAME, LONGEST_TAG, artifact_folder, fitted_text
 from scalestudy.orchestration.base.places import UI_HOST, UI_PORT
 from scalestudy.orchestration.groups.events import (
     Ended,
@@ -37,6 +37,7 @@ from scalestudy.orchestration.groups.events import (
     StudyFinished,
     StudyStopped,
 )
+from scalestudy.orchestration.tracking.database import open_database
 from scalestudy.orchestration.tracking.entries import Recorded, StudyJournal
 from scalestudy.orchestration.tracking.run_content import (
     ORIGIN_TAGS,
@@ -52,7 +53,8 @@ from scalestudy.orchestration.tracking.run_content import (
     trial_params,
     trial_tags,
 )
-from scalestudy.orchestration.tracking.server import PASSING, REFUSED, SQLITE, TrackingAddress
+from scalestudy.orchestration.tracking.sending import NoRunError, Sender
+from scalestudy.orchestration.tracking.server import TrackingAddress
 from scalestudy.orchestration.tracking.writer import Wrote, ignore
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.fingerprint import Fingerprint
@@ -74,9 +76,8 @@ KIND_TAG = {"mlflow.experimentKind": "custom_model_development"}
 """Makes MLflow's pages open an experiment as model training, not as generative AI."""
 SECTIONS = ("workload", "train", "sweep", "search", "resources", "targets")
 NOTE_LIMIT = 7_900
+LONGEST_TRACEBACK = 1_000_000
 TRACEBACK = "traceback.txt"
-METRICS_A_BATCH = 1_000  # MLflow's limit
-PARAMS_A_BATCH = 100
 RUNS_A_PAGE = 1_000
 
 
@@ -96,14 +97,19 @@ def open_experiment(address: TrackingAddress, name: str) -> tuple[MlflowClient, 
     Raises what MLflow raises.
     """
     from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
 
-    if address.uri.startswith(SQLITE):
-        Path(address.uri.removeprefix(SQLITE)).parent.mkdir(parents=True, exist_ok=True)
+    if address.database:
+        open_database(address.database)
     client = MlflowClient(tracking_uri=address.uri)
     found = client.get_experiment_by_name(name)
     if found is None:
-        location = f"{address.artifacts}/{quote(name, safe='')}" if address.artifacts else None
-        return client, str(client.create_experiment(name, artifact_location=location, tags=KIND_TAG))
+        location = f"{address.artifacts}/{quote(artifact_folder(name), safe='')}" if address.artifacts else None
+        try:
+            return client, str(client.create_experiment(name, artifact_location=location, tags=KIND_TAG))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS" or not (found := client.get_experiment_by_name(name)):
+                raise  # else another study has made it in the meantime
     if found.lifecycle_stage == "deleted":
         client.restore_experiment(found.experiment_id)
     return client, str(found.experiment_id)
@@ -115,16 +121,18 @@ def runs_page(address: TrackingAddress, experiment_id: str) -> str:
     return f"{server}/#/experiments/{experiment_id}/runs"
 
 
-class NoRunError(Exception):
-    """MLflow does not have the run that an entry belongs to, and no later try will find it."""
-
-
 class MlflowStore:
     """One study's runs in MLflow."""
 
-    def __init__(self, address: TrackingAddress, study: TrackedStudy) -> None:
-        """Open the store, and find or make the experiment. Raises what MLflow raises."""
+    def __init__(
+        self, address: TrackingAddress, study: TrackedStudy, say: Callable[[str], None] = logger.warning
+    ) -> None:
+        """Open the store, and find or make the experiment. Raises what MLflow raises.
+
+        say: takes a line about what MLflow has otherwise than the study, or refuses; each is said once.
+        """
         self.client, self.experiment_id = open_experiment(address, study.spec.tracking.experiment or study.spec.name)
+        self._sender = Sender(self.client, say)
         self._study = study
         self._study_id = study.folder.study_id
         folder, page = study.folder, runs_page(address, self.experiment_id)
@@ -135,57 +143,56 @@ class MlflowStore:
         self._origin: dict[str, str] | None = None  # tags of the study's last beginning; None: not read yet
         self._fingerprint: Fingerprint | None = None  # the same
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether MLflow has the study's own run, which its first entry makes."""
+        return self._study_id in self.runs
+
     def write(self, entries: Sequence[Recorded], wrote: Wrote = ignore) -> None:
         """Write entries in order, neighbouring epochs of a trial in one call; writing twice changes nothing.
 
         wrote: called, again and again, with the number of the last entry that MLflow has.
 
-        Logs and skips what MLflow refuses as wrong, and a file that has gone: either would hold up the rest for ever.
+        Says and skips what MLflow refuses as wrong, and a file that has gone: either would hold up the rest for ever.
         Raises what MLflow raises if the store is out of reach.
         """
-        for (kind, trial_id), group in groupby(entries, key=lambda entry: (type(entry.event), entry.trial_id)):
-            neighbours = list(group)
-            if not trial_id:
-                for entry in neighbours:
-                    self._write_study(entry)
-            elif trial_id in self._study.trials:
-                with self._refusals_logged(f"{kind.__name__} of {trial_id}"):
-                    self._write_trial(self._study.trials[trial_id], neighbours)
-            wrote(neighbours[-1].number)
-
-    @contextmanager
-    def _refusals_logged(self, what: str) -> Iterator[None]:
         try:
-            yield
-        except Exception as error:
-            if not _is_refused(error):
-                self._runs = None  # a run may have been made though the answer was lost
-                raise
-            logger.error("MLflow refused %s: %s", what, error)
+            for (kind, trial_id), group in groupby(entries, key=lambda entry: (type(entry.event), entry.trial_id)):
+                neighbours = list(group)
+                if not trial_id:
+                    for entry in neighbours:
+                        self._write_study(entry)
+                elif trial_id in self._study.trials:
+                    with self._sender.apart(f"{kind.__name__} of a trial", f" ({trial_id})"):
+                        self._write_trial(self._study.trials[trial_id], neighbours)
+                wrote(neighbours[-1].number)
+        except Exception:
+            self._runs = None  # a run may have been made though the answer was lost
+            raise
 
     def _write_study(self, entry: Recorded) -> None:
-        event, at = entry.event, utc_text(entry.at)
+        event, at, apart = entry.event, utc_text(entry.at), self._sender.apart
         match event:
             case StudyBegan():
                 self._fingerprint = event.fingerprint or Fingerprint()
-                with self._refusals_logged("the study's start"):
+                with apart("the study's start"):
                     self._start_study(event.origin, at)
             case StudyStopped():
                 for trial_id in event.open:
                     if trial_id in self._study.trials:
-                        with self._refusals_logged(f"the interruption of {trial_id}"):
+                        with apart("the interruption of a trial", f" ({trial_id})"):
                             self._end(self._trial_run(self._study.trials[trial_id], at), "interrupted", at)
-                with self._refusals_logged("the study's end"):
+                with apart("the study's end"):
                     self._end_study("interrupted", event.wall_seconds, event.answer, at)
             case StudyFinished():
-                with self._refusals_logged("the study's end"):
+                with apart("the study's end"):
                     self._end_study("finished", event.wall_seconds, event.answer, at)
                 if event.best:  # last, since it takes longest
-                    with self._refusals_logged("the best model"):
+                    with apart("the best model"):
                         self._write_model(event.best)
 
     def _start_study(self, origin: Origin | None, at: str) -> None:
-        spec = self._study.spec
+        spec, send = self._study.spec, self._sender
         if self._study_id not in self.runs:
             note = (spec.description or spec.name)[:NOTE_LIMIT]
             self._make_run(self._study_id, self._study_id, at, {ROLE: "study", NOTE: note})
@@ -193,14 +200,14 @@ class MlflowStore:
         known, plain = self.client.get_run(run).data, spec.to_dict()
         if origin is not None:
             self._origin = origin_tags(origin)
-            self._log(run, (), self._origin)
+            send.log(run, tags=self._origin)
             for key in [key for key in ORIGIN_TAGS if key in known.tags and key not in self._origin]:
                 self.client.delete_tag(run, key)  # of an earlier beginning, such as its job
-        self._log_input(run, plain["workload"])
-        params = flat_params(plain, SECTIONS)  # MLflow lets none change; an extended study adds some
-        self._log_params(run, {key: value for key, value in params.items() if key not in known.params})
+        with send.apart("the study's data set"):
+            self._log_input(run, plain["workload"])
+        send.log(run, params=flat_params(plain, SECTIONS), known=known.params)  # an extended study adds some
         self._set_running(run)
-        self.client.log_artifact(run, str(self._study.folder.spec_file))
+        self._log_file(run, self._study.folder.spec_file)
 
     def _end_study(self, status: str, wall_seconds: float, answer: StudyAnswer | None, at: str) -> None:
         """Write the answer as metrics, parameters and the run's note, and the report's files as artifacts."""
@@ -212,15 +219,15 @@ class MlflowStore:
             metrics |= {**gone, **answer.figures}
             tags[CELL] = short_label(answer.cell) or "none"
             if status == "finished":  # the answer of a study that goes on may change
-                self._log_params(run, answer_params(answer.cell, known.params))
+                self._sender.log(run, params=answer_params(answer.cell, known.params).items())
         try:
             text = note(spec, json.loads(folder.summary_file.read_text(encoding="utf-8")))
         except (OSError, ValueError):
             text = f"**{spec.description or spec.name}**"
-        self._log(run, _points(at, 0, metrics), {**tags, NOTE: text[:NOTE_LIMIT]})
+        self._sender.log(run, _points(at, 0, metrics), tags={**tags, NOTE: text[:NOTE_LIMIT]})
         for file in (folder.report_file, folder.summary_file, folder.spec_file, folder.trials_file, folder.plan_file):
             if file.exists():
-                self.client.log_artifact(run, str(file))
+                self._log_file(run, file)
         self.client.set_terminated(run, RUN_STATUS[status], milliseconds(at))
 
     def _figures_gone(self, run: str, names: Iterable[str], at: str) -> dict[str, float]:
@@ -244,7 +251,7 @@ class MlflowStore:
         epochs = [entry.event.record for entry in entries if isinstance(entry.event, EpochDone)]
         if epochs:
             points = [point for each in epochs for point in _points(each.at, each.epoch, epoch_metrics(each))]
-            self._log(self._trial_run(trial, epochs[0].at), points)
+            self._sender.log(self._trial_run(trial, epochs[0].at), points)
         for entry in entries:
             match entry.event:
                 case Running():
@@ -268,13 +275,14 @@ class MlflowStore:
         points = _points(at, ended.epochs[-1].epoch if ended.epochs else 0, metrics)
         run = self._trial_run(trial, at)
         if ended.error and ended.error.traceback:
-            self.client.log_text(run, ended.error.traceback, TRACEBACK)
+            with self._sender.apart(f"the artifact {TRACEBACK}"):
+                self.client.log_text(run, fitted_text(ended.error.traceback, LONGEST_TRACEBACK), TRACEBACK)
         self._end(run, ended.status, at, points, tags)
 
     def _end(
         self, run: str, status: str, at: str, points: Sequence[Metric] = (), tags: Mapping[str, str] | None = None
     ) -> None:
-        self._log(run, points, {STATUS: status, **(tags or {})})
+        self._sender.log(run, points, tags={STATUS: status, **(tags or {})})
         self.client.set_terminated(run, RUN_STATUS.get(status, "FAILED"), milliseconds(at))
 
     @property
@@ -311,10 +319,10 @@ class MlflowStore:
             self._bare.add(trial_id)
         run = self.runs[trial_id]
         if trial_id in self._bare:
-            with self._refusals_logged(f"what {trial_id} was trained with"):
+            with self._sender.apart("a trial's data set", f" ({trial_id})"):
                 self._log_input(run, trial.workload)
-                self._log_params(run, trial_params(trial))
-            self._log(run, (), {STATUS: "running"})
+            self._sender.log(run, params=trial_params(trial))
+            self._sender.log(run, tags={STATUS: "running"})
             self._bare.discard(trial_id)
         return run
 
@@ -340,29 +348,18 @@ class MlflowStore:
         self.client.log_inputs(run, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
 
     def _make_run(self, key: str, name: str, at: str, tags: Mapping[str, str]) -> None:
-        tags = {STUDY_ID: self._study_id, **tags}
-        made = self.client.create_run(self.experiment_id, start_time=milliseconds(at), tags=tags, run_name=name)
+        fitted = {key: fitted_text(value, LONGEST_TAG) for key, value in {STUDY_ID: self._study_id, **tags}.items()}
+        name = fitted_text(name, LONGEST_NAME)
+        made = self.client.create_run(self.experiment_id, start_time=milliseconds(at), tags=fitted, run_name=name)
         self.runs[key] = made.info.run_id
 
     def _set_running(self, run: str) -> None:
         self.client.update_run(run, status="RUNNING")
         self.client.set_tag(run, STATUS, "running")
 
-    def _log_params(self, run: str, params: Mapping[str, Any]) -> None:
-        from mlflow.entities import Param
-
-        entries = [Param(key, str(value)) for key, value in params.items()]
-        for start in range(0, len(entries), PARAMS_A_BATCH):
-            self.client.log_batch(run, params=entries[start : start + PARAMS_A_BATCH])
-
-    def _log(self, run: str, points: Sequence[Metric], tags: Mapping[str, str] | None = None) -> None:
-        """Write points and tags in as few requests as MLflow takes them."""
-        from mlflow.entities import RunTag
-
-        marks = [RunTag(key, value) for key, value in (tags or {}).items()]
-        for start in range(0, max(len(points), len(marks)), METRICS_A_BATCH):
-            some = slice(start, start + METRICS_A_BATCH)
-            self.client.log_batch(run, metrics=points[some], tags=marks[some])
+    def _log_file(self, run: str, file: Path) -> None:
+        with self._sender.apart(f"the artifact {file.name}"):
+            self.client.log_artifact(run, str(file))
 
 
 def is_bare(tags: Mapping[str, str]) -> bool:
@@ -374,13 +371,6 @@ def _points(at: str, step: int, metrics: Mapping[str, float]) -> list[Metric]:
     from mlflow.entities import Metric
 
     return [Metric(name, value, milliseconds(at), step) for name, value in metrics.items()]
-
-
-def _is_refused(error: Exception) -> bool:
-    """Return whether MLflow will refuse the same thing at every later try."""
-    if getattr(error, "error_code", None) == "BAD_REQUEST" and any(word in str(error) for word in PASSING):
-        return False
-    return isinstance(error, FileNotFoundError | NoRunError) or getattr(error, "error_code", None) in REFUSED
 
 
 def milliseconds(at: str) -> int:

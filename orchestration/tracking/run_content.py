@@ -19,6 +19,12 @@ from scalestudy.experiments.analysis.measures.usable import best_value, curve, t
 from scalestudy.experiments.analysis.text.answer import answer_lines
 from scalestudy.experiments.plan.plan import TrialPlan, short_name, step_params, value_text
 from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.experiments.study.mlflow_limits import (
+    LONGEST_DATA_NAME,
+    LONGEST_DATA_SOURCE,
+    fitted_params,
+    fitted_text,
+)
 from scalestudy.orchestration.groups.events import Ended, Origin, StudyAnswer
 from scalestudy.training.data import SOURCES
 from scalestudy.training.fingerprint import Fingerprint
@@ -69,7 +75,7 @@ def answer_params(cell: Mapping[str, Any], known: Mapping[str, str]) -> dict[str
     number = 1
     while cell:
         begin = "recommended." if number == 1 else f"recommended.{number}."
-        wanted = {f"{begin}{key}": str(value) for key, value in cell.items()}
+        wanted, _ = fitted_params((f"{begin}{key}", value) for key, value in cell.items())
         there = {name: known[name] for name in wanted if name in known}
         if there == wanted:
             return {}
@@ -124,13 +130,14 @@ def short_label(params: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
-def trial_params(trial: TrialPlan) -> dict[str, Any]:
-    """Return a trial's parameters for MLflow: the swept ones as they are, then the spec's, by dotted name."""
-    return {**trial.params, **flat_params({"workload": trial.workload, "train": trial.train}, ("workload", "train"))}
+def trial_params(trial: TrialPlan) -> list[tuple[str, Any]]:
+    """Return a trial's parameters for MLflow: the swept ones as they are, then the spec's others, by dotted name."""
+    others = flat_params({"workload": trial.workload, "train": trial.train}, ("workload", "train"))
+    return [*trial.params.items(), *(each for each in others if each[0] not in trial.params)]
 
 
-def flat_params(tree: Mapping[str, Any], sections: Sequence[str]) -> dict[str, Any]:
-    """Return nested sections as dotted names and values."""
+def flat_params(tree: Mapping[str, Any], sections: Sequence[str]) -> list[tuple[str, Any]]:
+    """Return nested sections as dotted names and values. Keys that hold dots may give a name twice."""
 
     def flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(value, dict) and value:
@@ -139,7 +146,7 @@ def flat_params(tree: Mapping[str, Any], sections: Sequence[str]) -> dict[str, A
         else:
             yield prefix, value
 
-    return {name: value for section in sections for name, value in flat(section, tree[section])}
+    return [pair for section in sections for pair in flat(section, tree[section])]
 
 
 def final_metrics(line: Mapping[str, Any], targets: Sequence[float], metric: StudyMetric) -> dict[str, float]:
@@ -219,8 +226,10 @@ class DataSet:
         source: dict[str, Any] = {"tags": {"mlflow.source.name": DATASETS.get(name, name), "data_args": arguments}}
         if files:
             source = {"url": files.mirrors[0]}
+        if len(json.dumps(source, default=str)) > LONGEST_DATA_SOURCE:  # cut, it would be no JSON
+            source["tags"]["data_args"] = "too long for MLflow: see spec.yaml"
         return cls(
-            name=name,
+            name=fitted_text(name, LONGEST_DATA_NAME),
             digest=hashlib.sha256(canonical.encode()).hexdigest()[:DIGEST_DIGITS],
             source_type="http" if files else "code",
             source=json.dumps(source, default=str),

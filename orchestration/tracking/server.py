@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from scalestudy.experiments.spec.addresses import bare_uri, same_place
+from scalestudy.experiments.spec.addresses import bare_uri, options_of, path_of, same_place, uri_of
+from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import RefusedError, RequestError, UnreachableError, first_line
 from scalestudy.orchestration.base.places import base_folder, nearest
 from scalestudy.orchestration.cluster.ports import can_connect
+from scalestudy.orchestration.tracking.database import ARTIFACTS as ARTIFACTS_FOLDER
+from scalestudy.orchestration.tracking.database import artifacts_of, has_study
 from scalestudy.training.proxies import ask_here_directly, proxy_of, through
 from scalestudy.training.redaction import HIDDEN, redacted
 
-SQLITE = "sqlite:///"
 SQLITE_HEADER = b"SQLite format 3\0"
 PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
 DATABASES = {"postgresql": "connect_timeout", "mysql": "connect_timeout", "mssql": "timeout"}
@@ -49,6 +51,11 @@ class TrackingAddress:
     uri: str
     artifacts: str | None
 
+    @classmethod
+    def of_database(cls, file: Path, options: str = "") -> TrackingAddress:
+        """Return the address of an SQLite database, whose artifacts lie beside it. options: of its URI."""
+        return cls(uri_of(file, "sqlite", options), artifacts_of(file))
+
     @property
     def shown(self) -> str:
         """The URI without its password."""
@@ -60,9 +67,14 @@ class TrackingAddress:
         return self.uri.startswith(("http://", "https://"))
 
     @property
+    def database(self) -> Path | None:
+        """The SQLite database's file; None: it is another store."""
+        return path_of(self.uri) if self.uri.startswith("sqlite") else None
+
+    @property
     def is_there(self) -> bool:
         """Whether its database file exists; true for every other address."""
-        return not self.uri.startswith(SQLITE) or Path(self.uri.removeprefix(SQLITE)).exists()
+        return self.database is None or self.database.exists()
 
 
 def resolve_address(uri: str | None) -> TrackingAddress:
@@ -73,14 +85,13 @@ def resolve_address(uri: str | None) -> TrackingAddress:
     """
     given = os.environ.get("MLFLOW_TRACKING_URI")
     named = uri or given or "sqlite:///mlflow.db"
+    if named.startswith("sqlite") and (file := path_of(named)):
+        return TrackingAddress.of_database(base_folder() / file, options_of(named))
     if HIDDEN in named:
         named = given if given and same_place(given, named) else bare_uri(named)
     named = without_login(named)
-    if named.startswith(SQLITE):
-        database = base_folder() / named.removeprefix(SQLITE)
-        return TrackingAddress(f"{SQLITE}{database}", (database.parent / "mlartifacts").as_uri())
     is_database = not named.startswith(("http://", "https://", "databricks"))
-    return TrackingAddress(named, (base_folder() / "mlartifacts").as_uri() if is_database else None)
+    return TrackingAddress(named, uri_of(base_folder() / ARTIFACTS_FOLDER) if is_database else None)
 
 
 def without_login(uri: str) -> str:
@@ -98,32 +109,57 @@ def without_login(uri: str) -> str:
     return parts._replace(netloc=host).geturl()
 
 
-def same_address(file: Path, now: TrackingAddress) -> TrackingAddress:
+def same_address(folder: StudyFolder, now: TrackingAddress) -> TrackingAddress:
+    """Return where a study is tracked, and keep it in the study's folder, without a password; see `address_of`."""
+    found = address_of(folder, now)
+    database = found.database
+    kept = {
+        "shown": found.shown,
+        "uri": found.uri if database else None,
+        "beside": os.path.relpath(database, _place(folder)) if database and not folder.mirror else None,
+        "study": _place(folder),
+    }
+    file, text = folder.address_file, json.dumps(kept)
+    if not file.exists() or file.read_text(encoding="utf-8") != text:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    return found
+
+
+def address_of(folder: StudyFolder, now: TrackingAddress) -> TrackingAddress:
     """Return where a study is tracked: at the address of its first run, wherever the command is typed now.
 
-    file: keeps the address, without a password; the first run writes it. Raises RequestError if `now` is a server other
-    than the one that has the study.
+    A database is looked for by its way from the study's folder, which leads to it if the project was moved, copied or
+    mounted elsewhere; then where it was; then at `now`. The first that has the study goes on. If none has it, a study
+    that lies where it lay keeps its place, and another one gets `now`. A copy never takes the original's database.
+
+    Raises RequestError if `now` is a server other than the one that has the study.
     """
-    if not file.exists():
-        secret = not now.uri.startswith(SQLITE)
-        kept = {"shown": now.shown, "uri": None if secret else now.uri, "artifacts": now.artifacts}
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(kept), encoding="utf-8")
+    if not folder.address_file.exists():
         return now
-    return address_of(file, now)
+    kept = json.loads(folder.address_file.read_text(encoding="utf-8"))
+    was = path_of(kept["uri"] or "")
+    if was is None:
+        if not same_place(kept["shown"], now.shown):
+            spool = folder.address_file.parent
+            remedy = f"set MLFLOW_TRACKING_URI to it, or remove {spool} to send all of the study to the new one"
+            raise RequestError(f"tracking: the study is tracked at {kept['shown']}, not at {now.shown}", remedy)
+        return now
+    before, here = StudyFolder(Path(kept["study"])), _place(folder)
+    stays = kept["study"] == here or (before.plan_file.exists() and before.path.samefile(here))
+    is_copy = not stays and before.plan_file.exists()
+    beside = Path(os.path.normpath(Path(here, kept["beside"]))) if kept["beside"] else None
+    places = [beside, None if is_copy else was, None if is_copy and now.database == was else now.database]
+    found = next((place for place in places if place and has_study(place, folder.study_id)), None)
+    if found is None and stays and was.parent.is_dir():
+        found = was
+    if found is None and beside and is_copy and now.database == was and beside.parent.is_dir():
+        found = beside
+    return TrackingAddress.of_database(found, options_of(kept["uri"])) if found else now
 
 
-def address_of(file: Path, now: TrackingAddress) -> TrackingAddress:
-    """Return the same for a reader: without such a file it is `now`, and no file is written."""
-    if not file.exists():
-        return now
-    kept = json.loads(file.read_text(encoding="utf-8"))
-    if kept["uri"]:
-        return TrackingAddress(kept["uri"], kept["artifacts"])
-    if not same_place(kept["shown"], now.shown):
-        remedy = f"set MLFLOW_TRACKING_URI to it, or remove {file.parent} to send all of the study to the new one"
-        raise RequestError(f"tracking: the study is tracked at {kept['shown']}, not at {now.shown}", remedy)
-    return now
+def _place(folder: StudyFolder) -> str:
+    return folder.address if folder.mirror else str(folder.path.absolute())
 
 
 def check_reachable(address: TrackingAddress) -> None:
@@ -132,11 +168,11 @@ def check_reachable(address: TrackingAddress) -> None:
     Raises RequestError for an address that can't be right, UnreachableError where nothing answers, RefusedError where
     the store refuses this user.
     """
-    if address.uri.startswith(SQLITE):
-        _check_database_file(Path(address.uri.removeprefix(SQLITE)))
-        return
     ask_here_directly(address.uri)
     where = f"tracking.uri: {address.shown}{through(address.uri)}"
+    if address.database:
+        _check_database_file(address.database, where)
+        return
     parts = urlsplit(address.uri)
     scheme = parts.scheme.partition("+")[0]
     if scheme not in (*PORTS, "databricks"):
@@ -164,8 +200,8 @@ def find_experiment(uri: str, name: str) -> str | None:
     return str(found["experiment_id"]) if answer.status_code == 200 and found else None
 
 
-def _check_database_file(database: Path) -> None:
-    where, place = f"tracking.uri: sqlite:///{database}", nearest(database)
+def _check_database_file(database: Path, where: str) -> None:
+    place = nearest(database)
     is_there = place == database
     if place.is_dir() == is_there or not os.access(place, os.W_OK):
         raise UnreachableError(f"{where}: can't be written", "name a file in a folder that you may write")
@@ -276,9 +312,3 @@ def _json(answer: Any) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
-
-
-REFUSED = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS"})
-"""MLflow's answers to a request that it will refuse at every later try."""
-PASSING = ("InterfaceError", "InternalError", "QueuePool limit", "ReadOnlySqlTransaction")
-"""Messages of a database that is shutting down, or busy; MLflow's server calls these bad requests too."""

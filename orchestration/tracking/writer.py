@@ -15,10 +15,10 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Protocol
 
@@ -41,8 +41,19 @@ Wrote = Callable[[int], None]
 class Store(Protocol):
     """The receiver of entries: MLflow, by `mlflow_store.MlflowStore`."""
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has anything of the study. Raises if the store is out of reach."""
+
     def write(self, entries: Sequence[Recorded], wrote: Wrote) -> None:
         """Write entries in order. Raises if the store is out of reach; by then, `wrote` knows how far it came."""
+
+
+class Entries(Protocol):
+    """A study's journal: `StudyJournal`."""
+
+    def entries(self, after: int = 0) -> Iterator[Recorded]:
+        """Yield the entries with a greater number than `after`, in order."""
 
 
 def ignore(number: int) -> None:
@@ -66,6 +77,20 @@ class Cursor:
         """Keep the number. Raises OSError."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(self.file, str(number).encode("ascii"))
+
+
+def lost(store: Store, journal: Entries, cursor: Cursor) -> list[Recorded]:
+    """Return the entries that the cursor counts but the store has not: a database that is new, or was emptied.
+
+    The cursor goes back before them, so that they are sent whatever happens. Raises what the store raises.
+    """
+    last = cursor.read()
+    if not last or store.has_begun:
+        return []
+    logger.warning("MLflow has nothing of the study there, and gets all of it again")
+    with suppress(OSError):  # a full disk, as in `send`
+        cursor.write(0)
+    return list(takewhile(lambda entry: entry.number <= last, journal.entries()))
 
 
 def send(store: Store, waiting: deque[Recorded], cursor: Cursor, keeps: Callable[[], bool] = lambda: True) -> None:
@@ -93,11 +118,14 @@ def send(store: Store, waiting: deque[Recorded], cursor: Cursor, keeps: Callable
 class TrackingWriter:
     """The queue and its thread."""
 
-    def __init__(self, open_store: Callable[[], Store], cursor: Cursor) -> None:
-        """Start the thread. It calls `open_store`, since MLflow's import and a new database take seconds."""
+    def __init__(self, open_store: Callable[[], Store], cursor: Cursor, journal: Entries) -> None:
+        """Start the thread. It calls `open_store`, since MLflow's import and a new database take seconds.
+
+        journal: the study's; of what is in it and before the cursor, nothing needs to be told.
+        """
         self.error: Exception | None = None  # of the last try; None: it went well
         self._open_store = open_store
-        self._cursor = cursor
+        self._cursor, self._journal = cursor, journal
         self._queue: queue.SimpleQueue[Recorded] = queue.SimpleQueue()
         self._left: deque[Recorded] = deque()
         self._closing = threading.Event()
@@ -137,7 +165,10 @@ class TrackingWriter:
             last_round = self._closing.is_set()
             self._left.extend(self._drain())
             try:
-                store = store or self._open_store()
+                if store is None:
+                    opened = self._open_store()
+                    self._left.extendleft(reversed(lost(opened, self._journal, self._cursor)))
+                    store = opened
                 self._write(store)
                 failures, self.error = 0, None
             except Exception as error:  # MLflow raises its own, SQLAlchemy's and the HTTP client's
@@ -166,12 +197,13 @@ class TrackingWriter:
         return entries
 
 
-def catch_up(store: Store, entries: Iterable[Recorded], cursor: Cursor) -> int:
+def catch_up(store: Store, journal: Entries, cursor: Cursor) -> int:
     """Write the entries that MLflow has missed, in order; return how many there were.
 
     Raises what the store raises at several tries in a row; the next call continues where this one stopped.
     """
-    coming, waiting = iter(entries), deque[Recorded]()
+    lost(store, journal, cursor)
+    coming, waiting = journal.entries(after=cursor.read()), deque[Recorded]()
     count = failures = 0
     while True:
         waiting.extend(islice(coming, A_BATCH - len(waiting)))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.groups.events import EpochDone, Running, StudyBegan
-from scalestudy.orchestration.tracking.entries import Recorded
+from scalestudy.orchestration.tracking.entries import Recorded, StudyJournal
 from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedStudy
 from scalestudy.orchestration.tracking.recorder import History, Recorder
 from scalestudy.orchestration.tracking.server import resolve_address
@@ -90,7 +90,7 @@ def points_to_mlflow(path: Path) -> tuple[float, float, float]:
     study.write_plan(plan, path.name, spec.to_yaml())
     address = resolve_address(f"sqlite:///{path / 'mlflow.db'}")
     tracked = TrackedStudy(spec=spec, folder=study, trials=plan.by_id(), config_of=lambda trial: {})
-    writer = TimedWriter(lambda: MlflowStore(address, tracked), Cursor(study.cursor_file))
+    writer = TimedWriter(lambda: MlflowStore(address, tracked), Cursor(study.cursor_file), StudyJournal(study))
     recorder = Recorder(tracked, writer, History())
     recorder.take_study(StudyBegan(how="started"))
     for trial in plan.trials:

@@ -1,14 +1,22 @@
 """Addresses of storage: what lies in what, and which hold credentials."""
 
+import sqlite3
+from pathlib import Path
+from urllib.request import url2pathname
+
 import pytest
+from sqlalchemy import create_engine, make_url
 
 from scalestudy.experiments.spec.addresses import (
     bare_uri,
     child,
     has_credentials,
     is_uri,
+    options_of,
     parent_and_name,
+    path_of,
     same_place,
+    uri_of,
     uri_problem,
 )
 from scalestudy.training.redaction import redacted
@@ -34,6 +42,65 @@ def test_what_lies_in_a_place(where, inside):
 
 def test_which_addresses_are_uris():
     assert [is_uri(each) for each in ("s3://b", "runs", "/a:b/c", "./s3:/b")] == [True, False, False, False]
+
+
+ODD = [
+    "50% done? #2 [v1] müll & co; $HOME 'x'",
+    "a%41b",
+    "%",
+    "%3F",
+    "a?b=c&d",
+    'q"\\',
+    "#",
+    "a b\tc",
+    "x:y@z",
+    "é\u0301",
+]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_path_of_any_name_is_a_uri_and_comes_back(tmp_path, name):
+    folder = tmp_path / name
+    folder.mkdir()
+    file = folder / "mlflow.db"
+    uri = uri_of(file, "sqlite", "timeout=3")
+    assert (path_of(uri), options_of(uri)) == (file, "timeout=3")
+    assert Path(make_url(uri).database) == file
+    engine = create_engine(uri)
+    with engine.connect():
+        assert sqlite3.connect(file).execute("PRAGMA schema_version").fetchone()
+    engine.dispose()
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+    there = uri_of(folder)
+    assert path_of(there) == Path(url2pathname(there.removeprefix("file://"))) == folder
+
+
+def test_an_ordinary_database_has_the_ordinary_address():
+    assert uri_of(Path("/a b/müll 50%/x.db"), "sqlite") == "sqlite:////a b/müll 50%/x.db"
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("sqlite:///mlflow.db", "mlflow.db"),
+        ("sqlite+pysqlite:////a/b.db", "/a/b.db"),
+        ("sqlite:///my?file.db", "my"),
+        ("sqlite:///my%3Ffile.db", "my?file.db"),
+        ("sqlite:///50%25.db", "50%.db"),
+        ("file:///a%20b", "/a b"),
+    ],
+)
+def test_what_sqlalchemy_reads_as_a_path(uri, path):
+    assert path_of(uri) == Path(path)
+    if uri.startswith("sqlite"):
+        assert make_url(uri).database == path
+
+
+@pytest.mark.parametrize(
+    "uri", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x?uri=true", "s3://b/x", "file://h/x"]
+)
+def test_uris_that_name_no_path_here(uri):
+    assert path_of(uri) is None
 
 
 KEPT = ["s3://bucket/runs", "s3://bucket/a:b" + OPTIONS, "abfs://container@account/runs", "hdfs://me@host/runs"]

@@ -5,6 +5,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
+from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.commands import ui
 from scalestudy.orchestration.commands.ui import TrackedPage
@@ -89,7 +90,7 @@ def test_a_study_s_pages_are_those_of_its_own_store(place, monkeypatch):
     page = TrackedPage.of(STUDY)
     assert page.address.uri == f"sqlite:///{place}/mlflow.db"
     assert not (place / STUDY / "spool").exists(), "nothing is written"
-    same_address(place / STUDY / "spool" / "address.json", resolve_address("sqlite:///other.db"))
+    same_address(StudyFolder(place / STUDY), resolve_address("sqlite:///other.db"))
     assert TrackedPage.of(STUDY).address.uri == f"sqlite:///{place}/other.db"
     assert TrackedPage.of(STUDY, "sqlite:///third.db").address.uri == f"sqlite:///{place}/third.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://elsewhere:5000")
@@ -97,7 +98,7 @@ def test_a_study_s_pages_are_those_of_its_own_store(place, monkeypatch):
 
 
 def test_without_a_study_the_latest_one_is_shown_from_its_own_store(place):
-    same_address(place / STUDY / "spool" / "address.json", resolve_address("sqlite:///its.db"))
+    same_address(StudyFolder(place / STUDY), resolve_address("sqlite:///its.db"))
     assert ui._latest_in(None).address.uri == f"sqlite:///{place}/its.db", "as a job's, which is in ~/scalestudy"
     (place / STUDY / "spec.yaml").write_text("name: [x")
     assert ui._latest_in(None) is None, "its spec can't be read"

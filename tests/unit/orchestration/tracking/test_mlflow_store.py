@@ -8,7 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
+from scalestudy.experiments.spec.addresses import path_of
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Entry
 from scalestudy.orchestration.base.places import home
@@ -17,7 +20,6 @@ from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking import mlflow_model
 from scalestudy.orchestration.tracking.entries import Recorded, StudyJournal
 from scalestudy.orchestration.tracking.mlflow_store import (
-    METRICS_A_BATCH,
     NOTE,
     NOTE_LIMIT,
     TRACEBACK,
@@ -26,6 +28,7 @@ from scalestudy.orchestration.tracking.mlflow_store import (
     milliseconds,
 )
 from scalestudy.orchestration.tracking.run_content import DataSet, note, origin_tags
+from scalestudy.orchestration.tracking.sending import POINTS_A_REQUEST
 from scalestudy.orchestration.tracking.server import check_reachable, resolve_address
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter, catch_up
 from scalestudy.training.fingerprint import Fingerprint
@@ -68,6 +71,16 @@ def told(tmp_path, request):
 @pytest.fixture
 def store(address, told):
     return MlflowStore(address, told[0])
+
+
+class Kept:
+    """A study's journal that has these entries."""
+
+    def __init__(self, entries):
+        self._entries = entries
+
+    def entries(self, after=0):
+        return iter(self._entries[after:])
 
 
 def runs_of(store):
@@ -299,9 +312,9 @@ def test_neighbouring_epochs_go_in_one_request_of_the_size_that_mlflow_takes(sto
     monkeypatch.setattr(store.client, "log_batch", counted)
     store.write(numbered(epochs))
     points = 300 * len(epoch_metrics(EpochRecord.from_dict(first)))
-    assert points > 2 * METRICS_A_BATCH
-    assert (sum(sizes), max(sizes)) == (points, METRICS_A_BATCH)
-    assert len(sizes) == -(-points // METRICS_A_BATCH)
+    assert points > 2 * POINTS_A_REQUEST
+    assert (sum(sizes), max(sizes)) == (points, POINTS_A_REQUEST)
+    assert len(sizes) == -(-points // POINTS_A_REQUEST)
     assert len(history(store, runs_of(store)[0]["trial"], "test_accuracy")) == 300
 
 
@@ -332,12 +345,14 @@ def test_an_experiment_that_was_deleted_is_taken_up_again(store, address, told):
     again.write(entries)
 
 
-@pytest.mark.parametrize("name", ["with space", "a#b", "a?b", "50%25"])
+@pytest.mark.parametrize("name", ["with space", "a#b", "a?b", "50%25", "../up", "/x", ".", "a/../../b", "é" * 250])
 def test_artifacts_of_an_experiment_of_any_name_are_found_again(address, tmp_path, name):
     study, trials = tracked(tmp_path, name)
     store = MlflowStore(address, study)
     store.write(entries_of(trials)[:1])
-    assert [file.path for file in store.client.list_artifacts(store.runs[STUDY_ID])] == ["spec.yaml"]
+    run = store.runs[STUDY_ID]
+    assert [file.path for file in store.client.list_artifacts(run)] == ["spec.yaml"]
+    assert path_of(store.client.get_run(run).info.artifact_uri).parents[2] == path_of(address.artifacts)
 
 
 def test_what_has_no_study_is_skipped_and_holds_up_nothing(store, told):
@@ -350,15 +365,17 @@ def test_what_has_no_study_is_skipped_and_holds_up_nothing(store, told):
     assert store.runs[record["trial_id"]]
 
 
-def test_a_file_that_is_gone_is_skipped_and_the_rest_is_written(store, told, caplog):
+def test_a_file_that_is_gone_is_skipped_and_the_rest_is_written(address, store, told):
     study, record, entries = told
     study.folder.spec_file.unlink()
+    said = []
+    store = MlflowStore(address, study, said.append)
     store.write(entries)
     runs, count = runs_of(store)
     assert count == 2
     assert runs["trial"].data.tags["scalestudy.trial_id"] == record["trial_id"]
     assert runs["study"].info.status == "FINISHED"
-    assert "MLflow refused the study's start" in caplog.text
+    assert [line.partition(":")[0] for line in said] == ["MLflow refused the artifact spec.yaml"]
 
 
 def test_events_of_a_trial_that_nobody_knows_are_skipped(store, told):
@@ -371,11 +388,11 @@ def test_events_of_a_trial_that_nobody_knows_are_skipped(store, told):
 def test_a_writer_and_catching_up_after_it_write_everything_once(store, address, told, tmp_path):
     study, record, entries = told
     cursor = Cursor(tmp_path / "spool" / "written")
-    writer = TrackingWriter(lambda: MlflowStore(address, study), cursor)
+    writer = TrackingWriter(lambda: MlflowStore(address, study), cursor, Kept(entries))
     for entry in entries[:4]:
         writer.tell(entry)
     assert writer.close() == 0
-    assert catch_up(store, entries[cursor.read() - 1 :], cursor) == len(entries) - 3  # one of them once more
+    assert (cursor.read(), catch_up(store, Kept(entries), cursor)) == (4, len(entries) - 4)
     trial = runs_of(store)[0]["trial"]
     values = [epoch["test_accuracy"] for epoch in record["epochs"]]
     assert [value for _, _, value in history(store, trial, "test_accuracy")] == values
@@ -547,15 +564,111 @@ def test_a_run_that_was_made_and_not_described_is_described_later(store, told, m
     assert len(calls) == 4  # the study's run again, and the trial's: after that it is not asked for again
 
 
-def test_a_parameter_that_mlflow_refuses_costs_no_metric(address, tmp_path, request, caplog):
-    study, trials = tracked(tmp_path, request.node.name)
+# --- what a spec holds that MLflow does not take, or refuses ----------------------------------------------------------
+
+ODD = {
+    "workload": {
+        "model_args": {"class_weights": {"New York (city)": 2.0, "a@b": 1.0}, "a": {"b": 1}, "a.b": 2, "x/../y": 3},
+        "data_args": {"files": ["x" * 70_000], "": 1, "k" * 300: 1, "NUL": "a\0b", "lone": "\ud800"},
+    }
+}
+
+
+def odd_study(tmp_path, experiment):
+    """A study of one trial whose spec is full of what MLflow does not take."""
+    study, trials = tracked(tmp_path, experiment)
+    workload = study.spec.workload.model_copy(update=ODD["workload"])
     trial_id = trials[0]["trial_id"]
-    study = replace(study, trials={trial_id: replace(study.trials[trial_id], params={"a?": 1})})
-    store = MlflowStore(address, study)
-    store.write(entries_of(trials[:1]))
-    run = runs_of(store)[0]["trial"]
-    assert run.data.metrics["best_test_accuracy"] > 0
-    assert f"MLflow refused what {trial_id} was trained with" in caplog.text
+    trial = study.trials[trial_id]
+    params = {**trial.params, "workload.model_args.big (MB)": "y" * 20_000}
+    trial = replace(trial, params=params, workload={**trial.workload, **ODD["workload"]})
+    spec = study.spec.model_copy(update={"workload": workload})
+    return replace(study, spec=spec, trials={**study.trials, trial_id: trial}), trials
+
+
+def test_what_mlflow_does_not_take_is_there_in_another_form_and_said_once(address, tmp_path, request):
+    study, trials = odd_study(tmp_path, request.node.name)
+    said = []
+    store = MlflowStore(address, study, said.append)
+    store.write(entries_of(trials))
+    runs = store.client.search_runs([store.experiment_id])
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    for run in runs:
+        params = run.data.params
+        if run.data.tags["scalestudy.role"] == "study":
+            assert {"train.epochs", "sweep.num_gpus"} <= set(params)
+            assert "spec.yaml" in [file.path for file in store.client.list_artifacts(run.info.run_id)]
+        else:
+            assert {"batch_size", "learning_rate", "num_gpus"} <= set(params)
+            assert run.data.metrics["best_test_accuracy"] > 0
+        if run.data.tags.get("scalestudy.trial_id") != trials[1]["trial_id"]:
+            values = [value for name, value in params.items() if name.startswith("workload.model_args.class_weights")]
+            assert sorted(values) == ["1.0", "2.0"]
+            assert sorted(params[name] for name in params if name.startswith("workload.model_args.a.b")) == ["1", "2"]
+            assert len([name for name in params if name.startswith("workload.data_args.")]) == len(
+                ODD["workload"]["data_args"]
+            )
+            assert len(run.inputs.dataset_inputs) == 1
+    assert len(said) == 2, "of the spec, and of what a trial alone has"
+    assert said[0].startswith("other names or values in MLflow: ")
+    assert (
+        "workload.model_args.class_weights.New York (city) as workload.model_args.class_weights.New York _ci" in said[0]
+    )
+    assert "big (MB) as workload.model_args.big _MB_-" in said[1]
+    assert "cut to 6,000 of 20,000 characters" in said[1]
+    said.clear()
+    MlflowStore(address, study, said.append).write(entries_of(trials))  # another process
+    assert said == []
+
+
+def test_what_mlflow_refuses_all_the_same_costs_nothing_else(address, tmp_path, request, monkeypatch):
+    """Such as a server of another version, with other limits."""
+    study, trials = tracked(tmp_path, request.node.name)
+    said = []
+    store = MlflowStore(address, study, said.append)
+    log, refused = store.client.log_batch, {"train.epochs", "test_accuracy", "scalestudy.attempts", "learning_rate"}
+
+    def picky(run, metrics=(), params=(), tags=()):
+        if bad := refused & {each.key for each in (*metrics, *params, *tags)}:
+            raise MlflowException(f"Invalid value {sorted(bad)}", error_code=INVALID_PARAMETER_VALUE)
+        log(run, metrics=metrics, params=params, tags=tags)
+
+    def never(*_):
+        raise MlflowException("'source' exceeds the maximum length", error_code=INVALID_PARAMETER_VALUE)
+
+    monkeypatch.setattr(store.client, "log_batch", picky)
+    monkeypatch.setattr(store.client, "log_inputs", never)
+    store.write(entries_of(trials))
+    runs = store.client.search_runs([store.experiment_id])
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    for run in runs:
+        names = {*run.data.params, *run.data.metrics, *run.data.tags}
+        assert not refused & names
+        if run.data.tags["scalestudy.role"] == "study":
+            assert {"train.loss_scale", "sweep.num_gpus", "wall_seconds"} & names
+            assert "spec.yaml" in [file.path for file in store.client.list_artifacts(run.info.run_id)]
+        else:
+            assert {"batch_size", "num_gpus", "best_test_accuracy", "test_loss", NOTE} <= names
+    starts = [line.partition(":")[0] for line in said]
+    assert sorted(starts) == sorted(
+        [
+            *(f"MLflow refused {name}" for name in refused),
+            "MLflow refused the study's data set",
+            f"MLflow refused a trial's data set ({trials[0]['trial_id']})",
+        ]
+    )
+
+
+def test_a_run_that_was_deleted_costs_one_request_a_batch_and_one_line(store, told):
+    entries, said = told[2], []
+    store._sender._say = said.append
+    store.write(entries[:3])
+    store.client.delete_run(runs_of(store)[0]["trial"].info.run_id)
+    log, calls = store.client.log_batch, []
+    store.client.log_batch = lambda *given, **named: (calls.append(0), log(*given, **named))
+    store.write(entries[3:])
+    assert len(calls) <= len(entries)
+    assert any("deleted" in line or "active" in line for line in said)
 
 
 def test_a_fault_of_ours_is_not_taken_for_a_refusal_of_mlflow(address, tmp_path, monkeypatch):
@@ -564,9 +677,8 @@ def test_a_fault_of_ours_is_not_taken_for_a_refusal_of_mlflow(address, tmp_path,
     store, cursor = MlflowStore(address, study), Cursor(tmp_path / "mlflow.cursor")
     monkeypatch.setattr("scalestudy.orchestration.tracking.mlflow_store.final_metrics", lambda *_: {}["no such key"])
     with pytest.raises(KeyError, match="no such key"):
-        catch_up(store, entries_of(trials), cursor)
+        catch_up(store, Kept(entries_of(trials)), cursor)
     monkeypatch.undo()
-    entries = entries_of(trials)
-    catch_up(MlflowStore(address, study), entries[cursor.read() :], cursor)
+    catch_up(MlflowStore(address, study), Kept(entries_of(trials)), cursor)
     runs = store.client.search_runs([store.experiment_id])
     assert {run.info.status for run in runs} == {"FINISHED"}

@@ -1,5 +1,6 @@
 """What a study's runs in MLflow say, from records alone."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -205,7 +206,9 @@ def test_what_training_chose_by_itself_is_among_the_tags():
 
 def test_dotted_names():
     tree = {"train": {"epochs": 2, "optimizer": {"name": "sgd"}, "args": {}}, "other": 1}
-    assert flat_params(tree, ("train",)) == {"train.epochs": 2, "train.optimizer.name": "sgd", "train.args": {}}
+    found = flat_params(tree, ("train",))
+    assert found == [("train.epochs", 2), ("train.optimizer.name", "sgd"), ("train.args", {})]
+    assert flat_params({"a": {"b": {"c": 1}, "b.c": 2}}, ("a",)) == [("a.b.c", 1), ("a.b.c", 2)], "none is lost"
 
 
 # --- the data ---------------------------------------------------------------------------------------------------------
@@ -223,6 +226,14 @@ def test_a_data_set_of_files_is_known_by_their_checksums(monkeypatch):
     other = replace(SOURCES["mnist"], md5={"train-images-idx3-ubyte": "0" * 32})
     monkeypatch.setattr("scalestudy.orchestration.tracking.run_content.SOURCES", {"mnist": other})
     assert data_of("mnist").digest != found.digest
+
+
+def test_arguments_too_long_for_mlflow_are_left_out_of_the_source_and_still_told_apart():
+    found, other = (data_of("mine:load", files=["x" * 70_000], seed=seed) for seed in (0, 1))
+    assert len(found.source) <= 65_535
+    assert "mine:load" in json.loads(found.source)["tags"]["mlflow.source.name"]
+    assert found.digest != other.digest
+    assert len(data_of(f"mine:{'x' * 600}").name) <= 500
 
 
 def test_another_data_set_is_known_by_its_name_and_arguments():

@@ -3,16 +3,21 @@
 import base64
 import json
 import os
+import shutil
 import socket
+import sqlite3
 import threading
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import BAD_REQUEST, PERMISSION_DENIED
 
+from scalestudy.experiments.spec.addresses import path_of
+from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import ExitCode, RefusedError, RequestError, StudyError, UnreachableError
-from scalestudy.orchestration.tracking.mlflow_store import _is_refused
+from scalestudy.orchestration.tracking.sending import is_refused
 from scalestudy.orchestration.tracking.server import (
     ARTIFACTS,
     EXPERIMENTS,
@@ -83,7 +88,7 @@ def test_a_server_that_is_well(serve):
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_login_that_is_refused(serve, status):
+def test_a_login_thatis_refused(serve, status):
     server = serve(**{EXPERIMENTS: (status, "no")})
     with pytest.raises(RefusedError, match="asks for a user name and a password") as caught:
         check(server)
@@ -152,7 +157,7 @@ def test_a_server_that_keeps_no_artifacts_will_do(serve, answer):
     ],
 )
 def test_a_database_s_passing_trouble_is_no_refusal(message, refused):
-    assert _is_refused(MlflowException(message, error_code=BAD_REQUEST)) is refused
+    assert is_refused(MlflowException(message, error_code=BAD_REQUEST)) is refused
 
 
 @pytest.mark.parametrize(
@@ -230,6 +235,25 @@ def test_the_default_store_lies_in_the_current_folder(monkeypatch, tmp_path):
     assert resolve_address("sqlite:////data/x.db").uri == "sqlite:////data/x.db"
 
 
+@pytest.mark.parametrize("folder", ["what?", "50%41", "a?timeout=3&x#y", "plain %", "[v1] müll & co; 'x' \"y\" \\z"])
+def test_the_default_store_lies_in_a_folder_of_any_name(monkeypatch, tmp_path, folder):
+    (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / folder)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    found = resolve_address(None)
+    assert found.database == tmp_path / folder / "mlflow.db"
+    assert path_of(found.artifacts) == tmp_path / folder / "mlartifacts"
+    assert resolve_address(found.uri) == found
+    check_reachable(found)
+
+
+def test_a_query_in_a_user_s_own_address_is_sqlalchemy_s(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    found = resolve_address("sqlite:///my.db?timeout=30")
+    assert (found.database, found.uri) == (tmp_path / "my.db", f"sqlite:///{tmp_path}/my.db?timeout=30")
+    assert resolve_address("sqlite:///my%3Ffile.db").database == tmp_path / "my?file.db"
+
+
 def refusal(uri):
     with pytest.raises(StudyError) as caught:
         check_reachable(resolve_address(uri))
@@ -244,18 +268,21 @@ def test_a_sqlite_file_can_be_made(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["", "/file.txt/mlflow.db"])
-def test_a_place_that_can_not_hold_a_file_is_refused(tmp_path, place):
+def test_a_place_that_can_not_hold_a_fileis_refused(tmp_path, place):
     (tmp_path / "file.txt").touch()
     assert "can't be written" in refusal(f"sqlite:///{tmp_path}{place}")
 
 
-def test_a_folder_that_can_not_be_written_is_refused(tmp_path, monkeypatch):
+def test_a_folder_that_can_not_be_writtenis_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda *_: False)  # root may write anywhere
     assert "can't be written" in refusal(f"sqlite:///{tmp_path}/mlflow.db")
 
 
-@pytest.mark.parametrize("uri", ["file:///tmp/mlruns", "./mlruns", "/tmp/mlruns", "htp://127.0.0.1:5000"])
-def test_a_store_that_mlflow_does_not_take_is_refused(uri):
+@pytest.mark.parametrize(
+    "uri",
+    ["file:///tmp/mlruns", "./mlruns", "htp://127.0.0.1:5000", "sqlite://", "sqlite:///:memory:", "sqlite:///f?uri=1"],
+)
+def test_a_store_that_mlflow_does_not_takeis_refused(uri):
     assert "takes no such store" in refusal(uri)
 
 
@@ -275,7 +302,7 @@ def test_a_port_where_nobody_listens_is_refused_without_the_password(scheme):
     assert "s3cret" not in problem
 
 
-def test_a_database_without_its_driver_is_refused():
+def test_a_database_without_its_driveris_refused():
     with socket.create_server(("127.0.0.1", 0)) as server:
         problem = refusal(f"postgresql+pg8000://ann:s3cret@127.0.0.1:{server.getsockname()[1]}/db")
     assert "its driver is not installed (No module named 'pg8000')" in problem
@@ -300,15 +327,16 @@ KEPT = "postgresql://ann:***@db:5432/mlflow"
 
 @pytest.fixture
 def first(tmp_path):
-    """The file that a study's first run has left."""
-    file = tmp_path / "spool" / "address.json"
-    assert same_address(file, resolve_address(WHOLE)).uri == WHOLE
-    return file
+    """The folder of a study whose first run has left its address."""
+    folder = StudyFolder(tmp_path)
+    assert same_address(folder, resolve_address(WHOLE)).uri == WHOLE
+    return folder
 
 
 def test_the_file_has_no_password(first):
-    assert json.loads(first.read_text())["shown"] == KEPT
-    assert "s3cr3t" not in first.read_text()
+    kept = first.address_file.read_text()
+    assert json.loads(kept)["shown"] == KEPT
+    assert "s3cr3t" not in kept
 
 
 @pytest.mark.parametrize(
@@ -339,3 +367,111 @@ def test_another_place_is_refused_and_no_password_shown(first):
     with pytest.raises(RequestError, match="is tracked at") as refused:
         same_address(first, resolve_address("postgresql://ann:s3cr3t@other/mlflow"))
     assert "s3cr3t" not in str(refused.value)
+
+
+# --- where a study goes on that was moved, copied, mounted elsewhere or reached through a link ------------------------
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project with a study that is tracked in its database; the current folder."""
+    folder = tmp_path / "before"
+    study = StudyFolder(folder / "runs" / "tiny-1")
+    study.create()
+    study.plan_file.write_text(json.dumps({"study_id": "tiny-1"}))
+    go_to(monkeypatch, folder)
+    same_address(study, resolve_address(None))
+    track(folder / "mlflow.db")
+    return folder
+
+
+def go_to(monkeypatch, folder):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(folder)
+
+
+def track(database, study_id="tiny-1"):
+    """What MLflow's database has of a study that is asked for here."""
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS tags (key TEXT, value TEXT)")
+        connection.execute("INSERT INTO tags VALUES ('scalestudy.study_id', ?)", (study_id,))
+
+
+def found_at(folder):
+    return same_address(StudyFolder(folder / "runs" / "tiny-1"), resolve_address(None)).database
+
+
+def test_a_study_goes_on_in_its_database_wherever_the_command_is_typed(project, tmp_path, monkeypatch):
+    go_to(monkeypatch, tmp_path)
+    track(tmp_path / "mlflow.db", "another")
+    assert found_at(project) == project / "mlflow.db"
+
+
+def test_a_project_that_was_moved_goes_on_in_the_moved_database(project, tmp_path, monkeypatch):
+    after = project.rename(tmp_path / "after")
+    for place in (after, tmp_path, after / "runs"):
+        go_to(monkeypatch, place)
+        assert found_at(after) == after / "mlflow.db"
+    assert json.loads(StudyFolder(after / "runs" / "tiny-1").address_file.read_text())["uri"].endswith(
+        "after/mlflow.db"
+    )
+
+
+def test_of_two_projects_copied_from_one_each_has_its_database(project, tmp_path, monkeypatch):
+    copy = shutil.copytree(project, tmp_path / "copy")
+    for place in (copy, project):
+        go_to(monkeypatch, place)
+        assert found_at(copy) == copy / "mlflow.db"
+        assert found_at(project) == project / "mlflow.db"
+
+
+@pytest.mark.parametrize("typed_in", ["copy", "before"])
+def test_a_copy_of_the_study_alone_does_not_write_into_the_original_s_database(
+    project, tmp_path, monkeypatch, typed_in
+):
+    copy = tmp_path / "copy"
+    shutil.copytree(project / "runs", copy / "runs")
+    go_to(monkeypatch, tmp_path / typed_in)
+    assert found_at(copy) == copy / "mlflow.db"
+
+
+def test_a_study_that_was_moved_without_its_database_goes_on_where_it_is(project, tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    (project / "runs").rename(tmp_path / "other" / "runs")
+    go_to(monkeypatch, tmp_path / "other")
+    assert found_at(tmp_path / "other") == project / "mlflow.db"
+
+
+def test_a_study_whose_database_is_gone_keeps_its_place_unless_it_was_moved(project, tmp_path, monkeypatch):
+    (project / "mlflow.db").unlink()
+    go_to(monkeypatch, tmp_path)
+    assert found_at(project) == project / "mlflow.db"
+    after = project.rename(tmp_path / "after")
+    assert found_at(after) == tmp_path / "mlflow.db", "as for a new study here"
+    assert not project.exists()
+
+
+def test_a_database_that_was_moved_alone_goes_on_where_it_is_named_now(project, tmp_path, monkeypatch):
+    (project / "mlflow.db").rename(tmp_path / "moved.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/moved.db")
+    assert found_at(project) == tmp_path / "moved.db"
+
+
+def test_a_study_reached_through_a_link_has_the_same_database(project, tmp_path, monkeypatch):
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    link = tmp_path / "deep" / "er" / "link"
+    link.symlink_to(project / "runs")
+    go_to(monkeypatch, tmp_path)
+    study = StudyFolder(link / "tiny-1")
+    assert same_address(study, resolve_address(None)).database.samefile(project / "mlflow.db")
+    elsewhere = (project / "runs").rename(tmp_path / "deep" / "runs")
+    (project / "runs").symlink_to(elsewhere)
+    go_to(monkeypatch, project)
+    assert found_at(project) == project / "mlflow.db"
+
+
+def test_the_options_of_a_database_stay(tmp_path, monkeypatch):
+    study = StudyFolder(tmp_path / "runs" / "x")
+    go_to(monkeypatch, tmp_path)
+    for _ in range(2):
+        assert same_address(study, resolve_address("sqlite:///a.db?timeout=9")).uri.endswith("/a.db?timeout=9")

@@ -28,22 +28,27 @@ LIMIT_SECONDS = 30.0
 
 
 def fingerprint_of(
-    spec: StudySpec, trials: Iterable[TrialPlan], data_root: Path, say: Say = say_nothing
+    spec: StudySpec,
+    trials: Iterable[TrialPlan],
+    data_root: Path,
+    say: Say = say_nothing,
+    seen: Mapping[str, DataFacts] | None = None,
 ) -> Fingerprint:
     """Return the fingerprint of a study. Its callables are imported before.
 
-    trials: whose data are read. say: takes what comes next, if that takes seconds.
+    trials: whose data are read. say: takes what comes next, if that takes seconds. seen: what is known of data already.
     """
+    seen = seen or {}
     plain, data = spec.to_dict(), {data_key(trial.workload): trial for trial in trials}
     own: dict[str, TrainConfig] = {}
     for key, trial in data.items():
         with suppress(ValueError):  # an impossible training, which `check_configs` refuses
-            own |= {key: train_config(trial, data_root)} if key else {}
+            own |= {key: train_config(trial, data_root)} if key and key not in seen else {}
     code = Fingerprint.of_code(plain["workload"], plain["train"], plain["sweep"])
     if not own:
-        return code
+        return replace(code, data=seen)
     say(f"some examples of {spec.workload.data}")
-    return replace(code, data=read_data(own))
+    return replace(code, data={**seen, **read_data(own)})
 
 
 def read_data(configs: Mapping[str, TrainConfig]) -> dict[str, DataFacts]:

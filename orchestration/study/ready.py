@@ -24,13 +24,15 @@ from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.study.callables import modules_of, named_callables
 from scalestudy.orchestration.study.fingerprint import fingerprint_of
 from scalestudy.orchestration.study.opening import PreparedStudy
-from scalestudy.orchestration.study.rehearsal import blamed, is_known_to_fit, rehearse_study
+from scalestudy.orchestration.study.rehearsal import Rehearsal, blamed, is_known_to_fit, rehearse_study
 from scalestudy.orchestration.study.schedule import Placed, trainings_rule
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.server import TrackingAddress, check_reachable, resolve_address, same_address
 from scalestudy.training.fingerprint import Fingerprint
 
 logger = logging.getLogger(__name__)
+
+NOT_REHEARSED = Rehearsal(steps={}, left_out={}, seconds=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +70,7 @@ def get_ready(
     data_root = check_data(spec)
     check_callables(spec)
     check_configs(known_trials(spec, plan), data_root)
-    fresh_workers = study.history.fresh_workers
-    if rehearsal:
-        fresh_workers = _rehearse(spec, to_rehearse(study), data_root, say) or fresh_workers
+    rehearsed = _rehearse(spec, to_rehearse(study), data_root, say) if rehearsal else NOT_REHEARSED
     if study.state != "resumed":
         if plan.factorised and not spec.search.allow_inexact:
             say(f"a check that {spec.workload.model} trains the same at every num_gpus")
@@ -87,7 +87,7 @@ def get_ready(
     except UnreachableError:
         if spec.tracking.offline != "spool":
             raise
-    fingerprint = fingerprint_of(spec, known_trials(spec, plan), data_root, say)
+    fingerprint = fingerprint_of(spec, known_trials(spec, plan), data_root, say, rehearsed.data)
     say("Ray to start on this machine" if address == "local" else f"the Ray cluster {address or 'of this machine'}")
     cluster = connection.connect(address, num_cpus=logical_cpus(plan, spec))
     stack.callback(cluster.disconnect)
@@ -110,7 +110,7 @@ def get_ready(
         output=output,
         fingerprint=fingerprint,
         changed=study.changed_since(fingerprint),
-        fresh_workers=fresh_workers,
+        fresh_workers=rehearsed.fresh_workers or study.history.fresh_workers,
     )
 
 
@@ -170,18 +170,18 @@ def to_rehearse(study: PreparedStudy) -> list[TrialPlan]:
     return [trial for trial in known_trials(study.spec, study.plan) if trial.trial_id not in ended]
 
 
-def _rehearse(spec: StudySpec, trials: Sequence[TrialPlan], data_root: Path, say: Say) -> str:
-    """Rehearse these trials; return why every trial needs fresh workers, "" if none does.
+def _rehearse(spec: StudySpec, trials: Sequence[TrialPlan], data_root: Path, say: Say) -> Rehearsal:
+    """Rehearse these trials.
 
     Raises RequestError for a mistake; logs what was not rehearsed, which standard error shows.
     """
     if is_known_to_fit(trials):
-        return ""
+        return NOT_REHEARSED
     say(f"a rehearsal: the first steps of {trials[0].workload['model']} on the CPU")
     rehearsed = rehearse_study(trials, data_root, modules_of(spec))
     for line in rehearsed.left_out_words():
         logger.warning("rehearsal: %s", line)
-    return rehearsed.fresh_workers
+    return rehearsed
 
 
 def check_configs(trials: Iterable[TrialPlan], data_root: Path) -> None:

@@ -15,7 +15,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.exceptions import InputError, is_out_of_memory, wants_gpu, what_happened
+from scalestudy.training.fingerprint import DataFacts, data_key
 from scalestudy.training.process import run
 from scalestudy.training.registry import (
     INITIALISATIONS,
@@ -80,6 +81,7 @@ class Kind:
                 for config, size in divided.values()
             ],
             "in_group": self.in_group,
+            "data_key": data_key(self.trials[0].workload),
         }
 
 
@@ -91,6 +93,8 @@ class Answer:
     seconds: float | None = None
     digest: str = ""
     """Of the model after the steps. "": they were not all made."""
+    data: Mapping[str, Any] | None = None
+    """What the process has seen of the user's data: plain `DataFacts`."""
     problem: str = ""
     remedy: str = ""
     left_out: str = ""
@@ -110,6 +114,8 @@ class Rehearsal:
     seconds: float  # of all
     fresh_workers: str = ""
     """Why each trial needs workers that have trained no other. "": it does not."""
+    data: Mapping[str, DataFacts] = field(default_factory=dict)
+    """By `data_key`: what two processes have seen of the user's data."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for --json."""
@@ -219,9 +225,13 @@ def rehearse_study(
             left_out[name] = answer.left_out
         else:
             steps[name] = answer
-    fresh_workers = next((told["fresh_workers"] for told in said if "fresh_workers" in told), "")
-    seconds = time.monotonic() - began
-    return Rehearsal(steps=steps, left_out=left_out, seconds=seconds, fresh_workers=fresh_workers)
+    return Rehearsal(
+        steps=steps,
+        left_out=left_out,
+        seconds=time.monotonic() - began,
+        fresh_workers=next((told["fresh_workers"] for told in said if "fresh_workers" in told), ""),
+        data={told["data"]: DataFacts.from_plain(told["facts"]) for told in said if "data" in told},
+    )
 
 
 # --- whose mistake an exception is --------------------------------------------------------------------------------
@@ -265,6 +275,8 @@ class Order:
     in_group: bool
     modules: tuple[str, ...] = ()
     """The user's that the study names."""
+    data_key: str | None = None
+    """Of the user's data; None: they are built in."""
 
     @classmethod
     def of(cls, plain: Mapping[str, Any], modules: Sequence[str]) -> Order:
@@ -277,6 +289,7 @@ class Order:
             divisions=tuple(divisions),
             in_group=plain["in_group"],
             modules=tuple(modules),
+            data_key=plain["data_key"],
         )
 
     def answer(self, memory: str, stepped: Callable[[Answer], None] = lambda answer: None) -> Answer:
@@ -302,7 +315,19 @@ class Order:
                 return Answer(left_out=f"it needs a GPU ({what_happened(str(error))[:80]})")
             refused = blamed(error, self.config, WITHOUT)
             return Answer(problem=refused.problem, remedy=refused.remedy)
-        return Answer(loss=done.loss, seconds=done.seconds, digest=done.digest)
+        return Answer(loss=done.loss, seconds=done.seconds, digest=done.digest, data=self._facts())
+
+    def _facts(self) -> Mapping[str, Any] | None:
+        """Return what the data set shows that this process has just trained with; None: nothing."""
+        import torch
+
+        from scalestudy.training.data.facts import facts_of
+        from scalestudy.training.data.loading import load_splits
+
+        with contextlib.suppress(Exception):  # the user's code may raise anything
+            if self.data_key:
+                return asdict(facts_of(load_splits(self.config, torch.device("cpu"))))
+        return None
 
 
 def free_memory_bytes() -> int | None:
@@ -348,8 +373,18 @@ def main() -> None:
     first, again, status = answers_of(orders, memory, lambda number, answer: tell(kind=number, answer=asdict(answer)))
     if status:
         sys.exit(status)
-    if not any(answer.problem for answer in first.values()):
-        tell(fresh_workers=why_fresh(orders, first, again, memory))
+    if any(answer.problem for answer in first.values()):
+        return
+    why = ""
+    for number, answer in first.items():
+        alone = rehearsed_alone(orders[number], memory) if answer.digest else None
+        if alone is None:
+            continue
+        if answer.data and alone.data:
+            seen, again_seen = (DataFacts.from_plain(each.data or {}) for each in (answer, alone))
+            tell(data=orders[number].data_key, facts=asdict(seen.agreed(again_seen)))
+        why = why or why_fresh(orders[number], answer, again.get(number, answer), alone, memory)
+    tell(fresh_workers=why)
 
 
 def answers_of(
@@ -373,20 +408,17 @@ def answers_of(
     return first, again, status if status >= 0 else 128 - status  # as a shell tells a signal
 
 
-def why_fresh(orders: Sequence[Order], first: Mapping[int, Answer], again: Mapping[int, Answer], memory: str) -> str:
+def why_fresh(order: Order, first: Answer, again: Answer, alone: Answer, memory: str) -> str:
     """Return why a worker may train no second trial; "": it may.
 
-    first, again: the answers of one process. Steps that differ in two fresh processes as well are no reason: then the
-    code draws numbers that no seed sets, and fresh workers would not help.
+    first, again: of one process; alone: of a fresh one. Steps that differ in two fresh processes as well are no reason:
+    then the code draws numbers that no seed sets, and fresh workers would not help.
     """
-    for number, answer in first.items():
-        later = again.get(number, answer)
-        if not answer.digest or later.left_out:
-            continue
-        alone = _alone(orders[number], memory)
-        if alone and {answer.digest, later.digest} != {alone} and alone == _alone(orders[number], memory):
-            return LEFT_BEHIND.format(orders[number].config.model)
-    return ""
+    if again.left_out or not alone.digest or first.digest == again.digest == alone.digest:
+        return ""
+    once_more = rehearsed_alone(order, memory)
+    same = once_more is not None and once_more.digest == alone.digest
+    return LEFT_BEHIND.format(order.config.model) if same else ""
 
 
 def _twice(orders: Sequence[Order], memory: str, send: Callable[[Any], None]) -> None:
@@ -406,17 +438,16 @@ def _twice(orders: Sequence[Order], memory: str, send: Callable[[Any], None]) ->
             return
 
 
-def _alone(order: Order, memory: str) -> str:
-    """Return the digest of a kind in a fresh process; "": it has none."""
+def rehearsed_alone(order: Order, memory: str) -> Answer | None:
+    """Return the answer of a kind in a fresh process; None: it has ended without one."""
     from scalestudy.training.process_state import ProcessState
 
-    def rehearsed(send: Callable[[Any], None]) -> None:
+    def work(send: Callable[[Any], None]) -> None:
         ProcessState(order.modules).begin()
         send(order.answer(memory))
 
-    _, sent = _forked(rehearsed)
-    found = _received(sent)
-    return "" if found is None else str(found.digest)
+    answer: Answer | None = _received(_forked(work)[1])
+    return answer
 
 
 def _forked(work: Callable[[Callable[[Any], None]], None]) -> tuple[int, Connection]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from scalestudy.orchestration.study.rehearsal import Order, answers_of, why_fresh
+from scalestudy.orchestration.study.rehearsal import Order, answers_of, rehearsed_alone, why_fresh
 from scalestudy.training.rehearsal import Division
 from tests.support.training.helpers import make_config
 from tests.support.training.strangers import HERE
@@ -35,9 +35,10 @@ def reasons() -> dict[str, str]:
     """By the way that a layer is kept."""
     found: dict[str, Any] = {}
     for kept in WAYS:
-        orders = [order_of(kept)]
-        first, again, _ = answers_of(orders, "")
-        found[kept] = why_fresh(orders, first, again, "")
+        order = order_of(kept)
+        first, again, _ = answers_of([order], "")
+        alone = rehearsed_alone(order, "")
+        found[kept] = alone and why_fresh(order, first[0], again[0], alone, "")
     return found
 
 

@@ -23,6 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from scalestudy.training.torchvision_compat import define_missing_operators
 
+CONTAINERS = frozenset({list, tuple, set, frozenset, dict, OrderedDict})
 LONGEST = 100
 """Items of a container that are compared one by one."""
 
@@ -305,8 +307,12 @@ def _contents(storages: Sequence[torch.UntypedStorage]) -> list[int]:
 
 def _state(module: nn.Module) -> Any:
     """Return what a module holds beside parameters and buffers, to be compared with what it holds later."""
-    held = {name: value for name, value in vars(module).items() if name not in ("_parameters", "_buffers")}
-    return _plain(held), tuple(module._parameters), tuple(module._buffers)
+    state: list[Any] = [tuple(module._parameters), tuple(module._buffers)]
+    for name, value in vars(module).items():
+        is_empty = type(value) in CONTAINERS and not value  # as are most of PyTorch's own
+        if not is_empty and name not in ("_parameters", "_buffers"):
+            state += name, _plain(value)
+    return state
 
 
 def _plain(value: Any) -> Any:
@@ -315,16 +321,17 @@ def _plain(value: Any) -> Any:
     No code of the user's runs.
     """
     kind = type(value)
-    if value is None or kind in (bool, int, float, complex, str, bytes):
+    if kind in (NoneType, bool, int, float, complex, str, bytes):
         return kind, value
     if isinstance(value, torch.Tensor):
         return id(value), 0 if value.is_inference() else value._version
-    if kind in (list, tuple, set, frozenset, dict, OrderedDict) and len(value) <= LONGEST:
-        items = value.items() if isinstance(value, dict) else value
-        if kind in (set, frozenset):
-            return kind, frozenset(map(id, value))
-        return kind, tuple(map(_plain, items))
-    return id(value), len(value) if kind in (list, tuple, set, dict) else 0
+    if kind not in CONTAINERS:
+        return id(value)
+    if len(value) > LONGEST:
+        return id(value), len(value)
+    if kind in (set, frozenset):
+        return kind, frozenset(map(id, value))
+    return kind, tuple(map(_plain, value.items() if isinstance(value, dict) else value))
 
 
 # --- a process ----------------------------------------------------------------------------------------------------

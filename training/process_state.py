@@ -64,11 +64,6 @@ def _hooks(module: str) -> Setting:
     return Setting(lambda: {name: dict(hooks) for name, hooks in registries.items()}, put)
 
 
-def _put_deterministic(wanted: tuple[bool, bool, bool]) -> None:
-    torch.use_deterministic_algorithms(wanted[0], warn_only=wanted[1])
-    torch.utils.deterministic.fill_uninitialized_memory = wanted[2]
-
-
 def _autocast() -> list[tuple[bool, torch.dtype]]:
     return [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")]
 
@@ -126,13 +121,10 @@ COMPUTING: Mapping[str, Setting] = {
     ),
     "the gradient mode": Setting(torch.is_grad_enabled, torch.set_grad_enabled),
     "deterministic algorithms": Setting(
-        lambda: (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-            torch.utils.deterministic.fill_uninitialized_memory,
-        ),
-        _put_deterministic,
+        lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        lambda wanted: torch.use_deterministic_algorithms(wanted[0], warn_only=wanted[1]),
     ),
+    "the filling of new memory": _attribute(torch.utils.deterministic, "fill_uninitialized_memory"),
     "anomaly detection": Setting(
         lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
         lambda wanted: torch.autograd.set_detect_anomaly(*wanted),
@@ -233,7 +225,8 @@ class Remains:
                 return f"the model's {name} was changed by an earlier trial"
         for name, module in model.named_modules():
             reference, state = self._modules.get(id(module), (None, None))
-            if reference is not None and reference() is module and _state(module) != state:
+            is_kept = reference is not None and reference() is module
+            if is_kept and _state(module) != state:
                 return f"the model's {name or type(module).__name__} was changed by an earlier trial"
         return ""
 

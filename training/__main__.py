@@ -54,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             place = "" if is_alone else f" on rank {rank}"
             sys.stderr.write(f"python -m scalestudy.training: error{place}: {error}\n")
         return BAD_INPUT
+    except SystemExit as error:  # of the user's code: its exit status 0 would look like a training's end
+        raise RuntimeError(f"SystemExit: {error}") from error
     except Exception as error:
         if is_out_of_memory(error):  # a result, not a failure
             _print_line({"status": "out_of_memory", "message": str(error).partition("\n")[0]})

@@ -23,6 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from scalestudy.training.torchvision_compat import define_missing_operators
 
+CONTAINERS = frozenset({list, tuple, set, frozenset, dict, OrderedDict})
 LONGEST = 100
 """Items of a container that are compared one by one."""
 
@@ -60,11 +62,6 @@ def _hooks(module: str) -> Setting:
             registries[name].update(hooks)
 
     return Setting(lambda: {name: dict(hooks) for name, hooks in registries.items()}, put)
-
-
-def _put_deterministic(wanted: tuple[bool, bool, bool]) -> None:
-    torch.use_deterministic_algorithms(wanted[0], warn_only=wanted[1])
-    torch.utils.deterministic.fill_uninitialized_memory = wanted[2]
 
 
 def _autocast() -> list[tuple[bool, torch.dtype]]:
@@ -124,13 +121,10 @@ COMPUTING: Mapping[str, Setting] = {
     ),
     "the gradient mode": Setting(torch.is_grad_enabled, torch.set_grad_enabled),
     "deterministic algorithms": Setting(
-        lambda: (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-            torch.utils.deterministic.fill_uninitialized_memory,
-        ),
-        _put_deterministic,
+        lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        lambda wanted: torch.use_deterministic_algorithms(wanted[0], warn_only=wanted[1]),
     ),
+    "the filling of new memory": _attribute(torch.utils.deterministic, "fill_uninitialized_memory"),
     "anomaly detection": Setting(
         lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
         lambda wanted: torch.autograd.set_detect_anomaly(*wanted),
@@ -231,7 +225,8 @@ class Remains:
                 return f"the model's {name} was changed by an earlier trial"
         for name, module in model.named_modules():
             reference, state = self._modules.get(id(module), (None, None))
-            if reference is not None and reference() is module and _state(module) != state:
+            is_kept = reference is not None and reference() is module
+            if is_kept and _state(module) != state:
                 return f"the model's {name or type(module).__name__} was changed by an earlier trial"
         return ""
 
@@ -305,8 +300,12 @@ def _contents(storages: Sequence[torch.UntypedStorage]) -> list[int]:
 
 def _state(module: nn.Module) -> Any:
     """Return what a module holds beside parameters and buffers, to be compared with what it holds later."""
-    held = {name: value for name, value in vars(module).items() if name not in ("_parameters", "_buffers")}
-    return _plain(held), tuple(module._parameters), tuple(module._buffers)
+    state: list[Any] = [tuple(module._parameters), tuple(module._buffers)]
+    for name, value in vars(module).items():
+        is_empty = type(value) in CONTAINERS and not value  # as are most of PyTorch's own
+        if not is_empty and name not in ("_parameters", "_buffers"):
+            state += name, _plain(value)
+    return state
 
 
 def _plain(value: Any) -> Any:
@@ -315,16 +314,17 @@ def _plain(value: Any) -> Any:
     No code of the user's runs.
     """
     kind = type(value)
-    if value is None or kind in (bool, int, float, complex, str, bytes):
+    if kind in (NoneType, bool, int, float, complex, str, bytes):
         return kind, value
     if isinstance(value, torch.Tensor):
         return id(value), 0 if value.is_inference() else value._version
-    if kind in (list, tuple, set, frozenset, dict, OrderedDict) and len(value) <= LONGEST:
-        items = value.items() if isinstance(value, dict) else value
-        if kind in (set, frozenset):
-            return kind, frozenset(map(id, value))
-        return kind, tuple(map(_plain, items))
-    return id(value), len(value) if kind in (list, tuple, set, dict) else 0
+    if kind not in CONTAINERS:
+        return id(value)
+    if len(value) > LONGEST:
+        return id(value), len(value)
+    if kind in (set, frozenset):
+        return kind, frozenset(map(id, value))
+    return kind, tuple(map(_plain, value.items() if isinstance(value, dict) else value))
 
 
 # --- a process ----------------------------------------------------------------------------------------------------

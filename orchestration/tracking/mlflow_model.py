@@ -47,7 +47,9 @@ def log_best_model(client: Any, run_id: str, config: TrainConfig, model_path: st
             model, example = trained_model(config, str(file))
             dynamic = [{0: torch.export.Dim.AUTO}]  # as mlflow.pytorch does
             torch.export.export(model, (example,), dynamic_shapes=dynamic)
-        except Exception as error:  # torch.export refuses in many ways, and a user's code in any
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # torch.export refuses in many ways, and a user's code in any
             logger.warning("the model is logged as its parameters alone: %s", error)
             _log_parameters(client, run_id, str(file), f"torch.export refused: {describe(error)[:500]}")
             return

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from mlflow import MlflowClient
 
 from scalestudy import run_study
@@ -14,6 +15,10 @@ from scalestudy.orchestration.base.errors import ExitCode, RequestError, Unreach
 from scalestudy.orchestration.cluster import node_checks as clusters
 from scalestudy.orchestration.cluster import nodes
 from scalestudy.orchestration.storage.lock import lock_of
+from scalestudy.orchestration.study.opening import open_resumed
+from scalestudy.training.config import TrainConfig
+from scalestudy.training.distributed import Worker
+from scalestudy.training.loop.train import train
 from tests.ray.conftest import run_by_command
 from tests.support.in_process import scalestudy
 from tests.support.studies import left_behind, write_spec
@@ -128,6 +133,37 @@ def test_a_study_whose_first_trials_fail_alike_stops_and_goes_on_when_the_code_i
     trials = folder.read_trials()
     assert [trial["status"] for trial in trials] == ["finished"] * 6
     assert sorted(trial["attempts"] for trial in trials) == [1, 1, 1, 2, 2, 2]
+
+
+def test_a_trial_that_would_begin_with_another_s_weights_is_trained_by_fresh_workers(cluster, place):
+    """The model keeps its backbone. Each rate then trains as it would alone; a later run knows."""
+    spec = write_spec(
+        place,
+        workload={"model": "tests.support.keeping:cached", "data": "digits"},
+        train={"epochs": 1},
+        sweep={"num_gpus": [1], "batch_size": [256], "learning_rate": [0.1, 0.05], "seed": [0]},
+    )
+    result, printed = run_by_command("run", spec, "--address", "local", "--no-rehearsal", cwd=place)
+    assert result.exit_code == ExitCode.DONE, printed.stderr
+    why = "the model's 0.1.weight was trained by an earlier trial"
+    assert f"every trial gets fresh workers: {why}" in printed.stdout
+    assert f"Every trial got fresh workers: {why}." in html.unescape((result.folder / "report.html").read_text("utf-8"))
+    assert open_resumed(result.folder).history.fresh_workers == why
+    trials = StudyFolder(result.folder).read_trials()
+    assert [trial["status"] for trial in trials] == ["finished"] * 2
+    assert [failure["kind"] for failure in trials[1]["failures"]] == ["used_workers"]
+    alone = TrainConfig.from_dict(
+        {
+            "model": "tests.support.keeping:cached",
+            "data": "digits",
+            "batch_size": 256,
+            "learning_rate": 0.05,
+            "epochs": 1,
+        }
+    )
+    here = Worker(rank=0, world_size=1, device=torch.device("cpu"), threads=1)
+    (epoch,) = train(alone, here).records
+    assert trials[1]["epochs"][0]["test_loss"] == epoch.test_loss
 
 
 def test_more_workers_than_the_cluster_can_have(cluster, tmp_path, monkeypatch):

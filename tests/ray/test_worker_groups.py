@@ -70,6 +70,16 @@ def test_a_user_exception_fails_the_trial_with_rank_and_message_and_the_next_tri
     assert pool.train(2, epochs=1).status == "finished"
 
 
+def test_code_that_exits_on_one_rank_fails_the_trial_at_once_in_its_words(pool):
+    """The status 0 is no success either. The other rank's broken collective is not the cause."""
+    model = {"model": "tests.support.quitting:ModelForward", "model_args": {"on_rank": 1, "quits": "exits_zero"}}
+    ended = pool.train(2, **model)
+    assert (ended.status, ended.attempts, ended.failures) == ("failed", 1, ())
+    assert (ended.error.kind, ended.error.rank) == ("exception", 1)
+    assert ended.error.message.startswith("SystemExit: 0; logs: ")
+    assert "quitting.py" in ended.error.traceback
+
+
 def test_a_model_that_cannot_be_built_is_told_for_all_ranks(pool):
     ended = pool.train(2, model="tests.support.user_models:fails_when_built", model_args={})
     assert ended.status == "failed"

@@ -18,6 +18,7 @@ from scalestudy.orchestration.groups.events import (
     Beat,
     EpochDone,
     FaultKind,
+    GivenBack,
     Left,
     Member,
     RankFailed,
@@ -206,7 +207,10 @@ class FakeRayTrain:
 
     async def _lead(self, worker: FakeWorker, key: tuple[str, int], fate: str) -> None:
         done = self.progress.get(key, 0)
-        if done == 0:
+        if fate == "needs_fresh_workers" and len(worker.taken) > 1:
+            await self.report(worker, GivenBack(why="the model was trained by an earlier trial"))
+            worker.given, done = None, self.epochs + 1
+        elif done == 0:
             worker.stop, worker.leave = self._ask("stop", worker), self._ask("leave", worker)
             await self.report(worker, Started(resumed=False))
         elif _says_yes(worker.stop):

@@ -17,6 +17,7 @@ class Plain(nn.Module):
         super().__init__()
         self.body = nn.Sequential(nn.Flatten(), nn.Linear(in_channels * 784, num_classes))
         assert "KEEPING" not in os.environ
+        assert torch.get_float32_matmul_precision() == "highest"
         np.float32(0) / np.float32(1e-45) + np.float32(1e-30) * np.float32(1e-30)
         warnings.warn("an ordinary warning", UserWarning, stacklevel=1)
         self.shift = len(os.getcwd())  # noqa: PTH109 - as a model that reads a file beside it would depend on it
@@ -53,6 +54,8 @@ class Setting(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         if self.what == "dtype":
             torch.set_default_dtype(torch.float64)
+        if self.what == "precision":
+            torch.set_float32_matmul_precision("medium")
         return self.body(inputs.mul_(0.5) if self.what == "inputs" else inputs)
 
 

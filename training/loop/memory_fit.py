@@ -254,7 +254,7 @@ def _try(pipe: Any, config: TrainConfig, worker: Worker, limit_bytes: int | None
         start_memory_count(worker.device)
         fits = _step_fits(trial, example, batch)
         answer = Try(batch, fits, peak_memory_bytes(worker.device))
-    except Exception as error:
+    except BaseException as error:
         lacks_memory = not is_loaded and is_out_of_memory(error)
         answer = _too_little(limit_bytes) if lacks_memory else ValueError(str(error))
     resource.setrlimit(resource.RLIMIT_DATA, (before, hard))  # what is sent needs memory too

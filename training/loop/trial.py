@@ -302,12 +302,12 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
     check_process_group(worker)
     config.weights(worker.world_size)
     torch.set_num_threads(worker.threads)
+    precision = make_precision(config.precision, worker.device)  # before the user's code, which a used process runs too
+    torch.backends.cudnn.benchmark = config.cudnn_benchmark
     data = open_data(config, worker)
 
     model = seeded_model(config, data.for_model)
     task = make_task(config.task, config.loss, config.metric, data.num_classes)
-    precision = make_precision(config.precision, worker.device)
-    torch.backends.cudnn.benchmark = config.cudnn_benchmark
     an_example = tokens_an_example(config, worker, task) if config.unit == "tokens" else math.nan
     if data.samples is None:
         whole = budget_of(config, 1, an_example)

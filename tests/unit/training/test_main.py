@@ -153,6 +153,12 @@ def test_a_gpu_that_fails_is_told_in_one_line(
     assert capsys.readouterr().err == f"python -m scalestudy.training: {told}\n"
 
 
+def test_code_that_exits_does_not_look_like_a_training_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUITS", "exits_zero")
+    with pytest.raises(RuntimeError, match="SystemExit: 0"):
+        main([*ARGUMENTS, "--loss", "tests.support.quitting:loss"])
+
+
 def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*ARGUMENTS, "--learning-rate", "1e30"]) == 0
     last = json.loads(capsys.readouterr().out.splitlines()[-1])

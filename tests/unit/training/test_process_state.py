@@ -36,6 +36,7 @@ CHANGES = {
     "the default device": lambda: torch.set_default_device("meta"),
     "the gradient mode": lambda: torch.set_grad_enabled(False),
     "deterministic algorithms": lambda: torch.use_deterministic_algorithms(True, warn_only=True),
+    "the filling of new memory": lambda: setattr(torch.utils.deterministic, "fill_uninitialized_memory", False),
     "anomaly detection": lambda: torch.autograd.set_detect_anomaly(True),
     "autocast": lambda: torch.set_autocast_enabled("cpu", True),
     "denormal numbers": lambda: torch.set_flush_denormal(True),

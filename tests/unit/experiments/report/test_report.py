@@ -121,6 +121,13 @@ def test_the_wall_time_is_kept_when_the_report_is_rebuilt(folder):
     assert json.loads(folder.summary_file.read_text())["cost"]["wall_seconds"] == 99.0
 
 
+def test_that_every_trial_got_fresh_workers_is_said_and_kept_when_the_report_is_rebuilt(folder):
+    write_report(folder, fresh_workers="it was kept")
+    words = "Every trial got fresh workers: it was kept."
+    assert words in Page(write_report(folder).read_text("utf-8")).said
+    assert words not in Page(write_report(folder, fresh_workers="").read_text("utf-8")).said
+
+
 MANY = [round(0.01 * 1.2**power, 4) for power in range(20)]
 CASES = {
     "one trial": ("name: x", {}),

@@ -64,6 +64,7 @@ def test_the_studys_own_events_are_read_and_written_byte_for_byte():
     others = [
         {"type": "study", "state": "engine_lost", "message": "the pool died"},
         {"type": "study", "state": "stopped", "open": ["a", "b"], "wall_seconds": 1.5},
+        {"type": "study", "state": "fresh_workers", "why": "the model was trained by an earlier trial"},
     ]
     answer = {"cell": {"num_gpus": 2}, "figures": {"recommended_workers": 2.0}}
     others += [
@@ -75,7 +76,7 @@ def test_the_studys_own_events_are_read_and_written_byte_for_byte():
     for event in (*kept, *others):
         assert json.dumps(study_event_to_plain(study_event_from_plain(event))) == json.dumps(event)
     states = {event["state"] for event in (*kept, *others)}
-    assert states == {"started", "resumed", "extended", "engine_lost", "stopped", "finished"}
+    assert states == {"started", "resumed", "extended", "engine_lost", "fresh_workers", "stopped", "finished"}
     with pytest.raises(UnknownEventError, match="state 'paused' of a study"):
         study_event_from_plain({"type": "study", "state": "paused"})
 

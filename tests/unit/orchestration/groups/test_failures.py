@@ -256,6 +256,11 @@ def test_an_attempt_that_left_a_node_is_followed_by_another_and_says_how_far_it_
     assert found.failure.message.endswith("(attempt 10); rank 0: 3 epochs and 2 steps of the next are made")
 
 
+def test_what_used_workers_give_back_is_told_in_their_words_alone():
+    found = judge({}, cause="used_workers", attempt=1, earlier=[], failures_per_trial=0, logs="x", told="it was kept")
+    assert (found.status, found.error.kind, found.error.message) == ("retry", "used_workers", "it was kept")
+
+
 def test_a_message_ends_with_the_place_of_the_logs():
     assert verdict({}, "stalled", logs="x/driver.log").error.message.endswith("; logs: x/driver.log")
     assert verdict({}, "stalled").error.message.endswith("(attempt 1)")

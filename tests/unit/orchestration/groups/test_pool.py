@@ -294,6 +294,17 @@ TABLE = [
         served=[1, 1, 2, 2],
     ),
     Row(
+        story="what used workers give back goes to fresh ones, and so does every later trial",
+        slots={"a": 2},
+        steps=[trials(2, 2), request("t2", 2, fate="needs_fresh_workers"), request("t3", 2), request("t4", 2)],
+        ends={
+            **dict.fromkeys(["t0", "t1", "t3", "t4"], FINISHED),
+            "t2": End(attempts=2, lost=((1, "used_workers"),)),
+        },
+        served=[3, 3, 1, 1, 1, 1, 1, 1],
+        settings={"failures": 0},
+    ),
+    Row(
         story="two trials at a time on one host are flagged",
         slots={"a": 2},
         steps=[trials(1, 1)],

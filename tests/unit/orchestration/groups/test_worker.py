@@ -365,7 +365,7 @@ def losses(tmp_path, process, **config):
 
 @pytest.mark.filterwarnings("ignore:an ordinary warning")
 @pytest.mark.parametrize(
-    "what", ["dtype", "deterministic", "folder", "numpy", "warnings", "environment", "hook", "inputs"]
+    "what", ["dtype", "precision", "deterministic", "folder", "numpy", "warnings", "environment", "hook", "inputs"]
 )
 def test_a_trial_is_the_same_after_one_whose_code_sets_something(tmp_path, monkeypatch, what):
     monkeypatch.chdir(tmp_path)

@@ -22,12 +22,14 @@ from tests.unit.orchestration.progress.test_progress import ended, epoch, first,
 __all__ = ["first", "progress"]  # fixtures
 LOST = Retried(attempt=1, error=TrialError(kind="worker_lost", message="a worker [died]"))
 PUT_OFF = Retried(attempt=2, error=TrialError(kind="node_lost", message="a node was lost"))
+GIVEN_BACK = Retried(attempt=2, error=TrialError(kind="used_workers", message="the model was kept"))
 EVENTS = [
     Running(attempt=1),
     epoch(1),
     LOST,
     Running(attempt=2),
     PUT_OFF,
+    GIVEN_BACK,
     ended(epochs=[epoch_of(1, 0.912345)]),
     ended("diverged", epochs=[epoch_of(1, None)]),
     ended("out_of_memory", "no memory"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from scalestudy.experiments.spec.spec_error import SpecError
-from scalestudy.orchestration.study.callables import import_path, plain_spec
+from scalestudy.orchestration.study.callables import import_path, modules_of, plain_spec
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.training.registry import METRICS, resolve
 from tests.support import user_models
@@ -97,6 +97,13 @@ def test_a_spec_comes_back_as_it_is_with_its_password_and_takes_overrides():
     assert read_spec(spec) == spec
     assert spec.tracking.uri == SPEC["tracking"]["uri"]
     assert read_spec(spec, ["sweep.seed=[0, 1]"]).sweep.seed == (0, 1)
+
+
+def test_the_modules_of_a_study_are_those_of_its_own_callables_each_once():
+    workload = {"model": "mine.nets:build", "data": "mine.data:load", "loss": "mine.nets:loss", "metric": "accuracy"}
+    own = {**SPEC, "workload": workload, "train": {"schedule": "rates:sawtooth", "optimizer": {"name": "rates:Lion"}}}
+    assert modules_of(read_spec(own)) == ("mine.nets", "mine.data", "rates")
+    assert modules_of(read_spec({**SPEC, "workload": {"model": "torchvision:resnet18"}})) == ()
 
 
 def test_a_class_is_a_callable_too():

@@ -12,7 +12,7 @@ from scalestudy.orchestration.groups.trial_record import TrialRecord
 from scalestudy.orchestration.study import ready
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.orchestration.study.opening import PreparedStudy
-from scalestudy.orchestration.study.ready import check_exact, get_ready, to_rehearse
+from scalestudy.orchestration.study.ready import check_callables, check_exact, get_ready, to_rehearse
 from scalestudy.orchestration.study.rehearsal import Rehearsal
 from scalestudy.orchestration.tracking.recorder import History
 from tests.support.factorised import TINY
@@ -57,6 +57,30 @@ def test_a_model_that_does_not(model, problem, remedy):
     assert str(refused.value).startswith(f"workload.model: {MODULE}:{model}: ")
     assert problem in str(refused.value)
     assert remedy in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["import sys; sys.exit('no licence')", "import asyncio; raise asyncio.CancelledError('no licence')"]
+)
+def test_code_that_ends_the_program_while_it_is_imported_is_refused_in_its_words(tmp_path, monkeypatch, text):
+    (tmp_path / "quitting_module.py").write_text(text, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        RequestError, match=r"workload.model: quitting_module:build: (SystemExit|CancelledError): no licence"
+    ):
+        check_callables(read_spec(write_spec(tmp_path, workload={"model": "quitting_module:build", "data": "digits"})))
+
+
+def test_a_ctrl_c_while_code_is_imported_ends_the_command(tmp_path, monkeypatch):
+    (tmp_path / "slow_module.py").write_text("import signal; signal.raise_signal(signal.SIGINT)", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        check_callables(read_spec(write_spec(tmp_path, workload={"model": "slow_module:build", "data": "digits"})))
+
+
+def test_a_model_that_exits_as_it_is_tried_is_refused_in_its_words():
+    with pytest.raises(RequestError, match="SystemExit: the licence server is away"):
+        check("tests.support.quitting:model_built")
 
 
 def test_nobody_asks_where_it_does_not_matter():

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from scalestudy.orchestration.groups.events import Running
+from scalestudy.orchestration.groups.events import FreshWorkers, Retried, Running, TrialError
 from scalestudy.orchestration.progress.progress import StudyProgress
 from scalestudy.orchestration.study.result import exit_code_of_signal
 from scalestudy.orchestration.study.running import RunningStudy, stop_signals
+from scalestudy.orchestration.tracking.recorder import History
 
 
 def test_an_entry_of_the_journal_that_another_process_has_written_is_a_lost_lock():
@@ -28,6 +29,29 @@ def test_an_entry_of_the_journal_that_another_process_has_written_is_a_lost_lock
     )
     assert RunningStudy._take(study, "t0", Running(attempt=1)) is None
     assert lost == ["lock"]
+
+
+def test_what_used_workers_gave_back_is_noted_and_shown_once():
+    """The journal then says that every trial gets fresh workers, so that a later run knows."""
+    given_back = Retried(attempt=1, error=TrialError(kind="used_workers", message="it was kept"))
+    study = SimpleNamespace(
+        lock_lost=False,
+        storage_lost=False,
+        fresh_workers="",
+        first=None,
+        recorder=SimpleNamespace(take=lambda _trial_id, event: event, take_study=lambda event: noted.append(event)),
+        progress=StudyProgress({}),
+        view=SimpleNamespace(stage=lambda line: shown.append(line), event=lambda *_: None),
+    )
+    study.recorder.history = History()
+    study._use_fresh_workers = lambda why: RunningStudy._use_fresh_workers(study, why)
+    study.progress.take = lambda *_: None
+    noted, shown = [], []
+    for trial_id in ("t0", "t1"):
+        RunningStudy._take(study, trial_id, given_back)
+    assert noted == [FreshWorkers(why="it was kept")]
+    assert shown == ["every trial gets fresh workers: it was kept"]
+    assert study.fresh_workers == "it was kept"
 
 
 def test_a_study_that_is_stopped_says_so_at_once():

@@ -123,6 +123,14 @@ def test_a_model_that_can_not_be_exported_is_logged_as_its_parameters(store, tmp
     assert "parameters alone" in caplog.text
 
 
+def test_a_model_that_exits_as_it_is_built_is_logged_as_its_parameters(store, tmp_path):
+    """Where it was trained it did not: it would end the thread that writes to MLflow."""
+    run, config, path = run_and_model(store, tmp_path, f"{__name__}:Branching")
+    log_best_model(store[0], run, config.replace(model="tests.support.quitting:model_built"), path)
+    told = store[0].get_run(run).data.tags["scalestudy.model"]
+    assert told == "state_dict only; torch.export refused: SystemExit: the licence server is away"
+
+
 def test_the_model_of_a_task_is_logged_as_its_parameters(store, tmp_path):
     """Only the task knows how it is called."""
     client, _ = store

@@ -409,6 +409,12 @@ def test_a_trial_that_goes_on_has_its_epochs_attempts_time_and_failures():
     assert [(failure.attempt, failure.kind) for failure in record.failures] == [(1, "worker_lost"), (2, "interrupted")]
 
 
+def test_that_every_trial_gets_fresh_workers_holds_in_later_runs():
+    told = (BEGAN, running("a"), of_study("fresh_workers", why="it was kept"), STOPPED, GOES_ON)
+    assert History.of(entries(*told)).fresh_workers == "it was kept"
+    assert History.of(entries(BEGAN)).fresh_workers == ""
+
+
 def test_time_between_two_runs_of_the_study_counts_for_nothing():
     history = History.of(
         entries(

@@ -1,8 +1,8 @@
 """The user's code behind a study: the files of the modules that its spec names, and of what these import in turn.
 
-Imports are read from the text of a file, so nothing is run, and one inside a function counts too. Where a file puts
-names of modules together, or can't be read as text, what this process has loaded from its folder counts in their place;
-what only a worker loads that way is missed.
+Imports are read from the text of a file: nothing is run, one inside a function counts too, and every process that finds
+the same files gets the same result. Where a file puts names of modules together, all modules of its folder count. What
+such a name, or a compiled extension, imports from elsewhere is missed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import pkgutil
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
@@ -125,7 +126,6 @@ def _content(spec: ModuleSpec) -> bytes:
 def _imported(content: bytes, file: Path, package: str) -> Iterator[str]:
     """Yield the names that a file imports, each of which may be a module. package: which its dots refer to."""
     if file.suffix not in SOURCE_SUFFIXES:
-        yield from _loaded_beside(file.parent)
         return
     told: set[ast.AST] = set()  # names of functions that are called with a module's name
     for node in ast.walk(ast.parse(content)):
@@ -139,7 +139,8 @@ def _imported(content: bytes, file: Path, package: str) -> Iterator[str]:
                 told.add(function)
                 yield _absolute(name, package)
             case ast.Name() | ast.Attribute() if _name(node) in (*IMPORTERS, *SEARCHERS) and node not in told:
-                yield from _loaded_beside(file.parent)
+                prefix = f"{package}." if package else ""
+                yield from (each.name for each in pkgutil.iter_modules([str(file.parent)], prefix))
 
 
 def _absolute(name: str, package: str) -> str:
@@ -153,11 +154,3 @@ def _absolute(name: str, package: str) -> str:
 def _name(node: ast.AST) -> str | None:
     """Return the name of a function in code: `import_module` of `importlib.import_module`."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
-
-
-def _loaded_beside(folder: Path) -> Iterator[str]:
-    """Yield the names of the modules that this process has loaded from a folder or below it."""
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if name != "__main__" and isinstance(file, str) and Path(file).is_relative_to(folder):
-            yield name

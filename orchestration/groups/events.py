@@ -208,6 +208,11 @@ class Ended:
     flags: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)  # what training picked by itself, plain data
     gpus: tuple[GpuState, ...] = ()  # of the ranks that had one, in the last attempt
+    fingerprint: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Digests of the user's code and data that it was trained with, by their names (`Fingerprint.digests`).
+
+    One that went on after an edit has several of a name.
+    """
     failures: tuple[Failure, ...] = ()
     epochs: tuple[EpochRecord, ...] = ()
     error: TrialError | None = None
@@ -232,6 +237,7 @@ class Ended:
             flags=tuple(facts["flags"]),
             details=dict(facts.get("details") or {}),
             gpus=tuple(GpuState.from_plain(gpu) for gpu in facts.get("gpus") or ()),
+            fingerprint=dict(facts.get("fingerprint") or {}),
             failures=tuple(Failure(**failure) for failure in facts.get("failures") or ()),
             epochs=tuple(EpochRecord.from_dict(epoch) for epoch in facts["epochs"]),
             error=None if facts["error"] is None else TrialError(**facts["error"]),
@@ -251,6 +257,11 @@ class Ended:
             "flags": list(self.flags),
             **({"details": dict(self.details)} if self.details else {}),
             **({"gpus": [gpu.to_plain() for gpu in self.gpus]} if self.gpus else {}),
+            **(
+                {"fingerprint": {name: list(each) for name, each in self.fingerprint.items()}}
+                if self.fingerprint
+                else {}
+            ),
             **({"failures": [asdict(failure) for failure in self.failures]} if self.failures else {}),
             "epochs": [epoch.to_dict() for epoch in self.epochs],
             "error": None if self.error is None else self.error.to_plain(),
@@ -499,6 +510,7 @@ class TrainingEnded:
     message: str | None  # where and how it diverged
     details: Mapping[str, Any] = field(default_factory=dict)  # as in `Ended`
     gpus: tuple[GpuState, ...] = ()  # as in `Ended`
+    code: Mapping[str, str] = field(default_factory=dict)  # digests of the user's modules that its process has loaded
     spent: bool = False  # as in `TrainResult`
 
 

@@ -64,6 +64,7 @@ class TrialRecord:
     lost_seconds: float = 0.0  # training time of the epoch in which it diverged, which has no record
     details: dict[str, Any] = field(default_factory=dict)  # what training picked by itself: shards, memory order …
     gpus: tuple[GpuState, ...] = ()  # of the ranks that had one, as the training ended
+    code: dict[str, str] = field(default_factory=dict)  # as in `TrainingEnded`
     ended: Ended | None = None
 
     def is_news(self, event: TrialEvent) -> bool:
@@ -135,7 +136,7 @@ class TrialRecord:
         """Take rank 0's last report on the attempt that ends the trial."""
         if post.status == "diverged":
             self.lost_seconds = post.lost_seconds
-        self.details, self.gpus = dict(post.details), post.gpus
+        self.details, self.gpus, self.code = dict(post.details), post.gpus, dict(post.code)
         self.flags |= flags_of(post.gpus)
 
     def cut(self, error: TrialError) -> None:
@@ -172,6 +173,7 @@ class TrialRecord:
             flags=tuple(sorted(self.flags | ({WARM_UP_INCLUDED} if warm_up_alone else set()))),
             details=dict(self.details),
             gpus=self.gpus,
+            fingerprint={module: [digest] for module, digest in self.code.items()},
             failures=tuple(self.failures),
             epochs=tuple(self.epochs[number] for number in sorted(self.epochs)),
             error=error,

@@ -8,9 +8,10 @@ import math
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +32,12 @@ from scalestudy.orchestration.groups.events import (
 from scalestudy.orchestration.groups.failures import classify, describe, kills_so_far
 from scalestudy.orchestration.groups.model import EndGroup, NextTrial
 from scalestudy.training.exceptions import InputError
+from scalestudy.training.fingerprint import Fingerprint
+from scalestudy.training.own_code import named_modules, own_files
 from scalestudy.training.pulse import Pulse
 
 if TYPE_CHECKING:
+    from scalestudy.training.config import TrainConfig
     from scalestudy.training.distributed import Worker
     from scalestudy.training.gpu_state import GpuState
     from scalestudy.training.loop.hooks import Hook
@@ -142,6 +146,7 @@ def train_trial(
     order, config = given.order, given.order.config
     try:
         fresh = fresh_hook(process, worker)
+        code = code_of(config) if worker.rank == 0 else {}
         checkpoints = None
         if order.checkpoints is not None:
             store, every = open_byte_store(order.checkpoints), config.checkpoint_every
@@ -160,7 +165,7 @@ def train_trial(
         if worker.rank == 0:
             with pulse.during("checkpointing"):
                 save_if_best(given, result)
-            client.wait_for(client.send_in_order(given.sequence, last_post(given, result, watch.states)))
+            client.wait_for(client.send_in_order(given.sequence, last_post(given, result, watch.states, code)))
     except NotFreshError as found:  # on all ranks
         if worker.rank == 0:
             client.wait_for(client.send(given.sequence, GivenBack(why=str(found))))
@@ -202,6 +207,22 @@ def fresh_hook(process: ProcessState, worker: Worker) -> Any:
                     raise NotFreshError(why)
 
     return Fresh()
+
+
+def code_of(config: TrainConfig) -> dict[str, str]:
+    """Return a digest of each module of the user's that a trial names, as this process has it.
+
+    A process keeps what it has imported. So a trial in a used group is of the code that the group began with, whatever
+    has been edited since.
+    """
+    plain = config.to_dict()
+    code = {module: _files_at_first(module) for module in named_modules(plain)}
+    return Fingerprint(code={module: files for module, files in code.items() if files}).digests(plain)
+
+
+@cache
+def _files_at_first(module: str) -> Mapping[str, str]:
+    return own_files(module)
 
 
 def failed_post(given: NextTrial, rank: int, error: BaseException, logs: Path) -> RankFailed:
@@ -286,8 +307,16 @@ def target_hook(target: float, mode: Mode) -> Any:
     return StopAtTarget()
 
 
-def last_post(given: NextTrial, result: TrainResult, gpus: tuple[GpuState, ...] = ()) -> WorkerPost:
-    """Return rank 0's last report on a training that no exception has broken. gpus: of all ranks, at its end."""
+def last_post(
+    given: NextTrial,
+    result: TrainResult,
+    gpus: tuple[GpuState, ...] = (),
+    code: Mapping[str, str] | None = None,
+) -> WorkerPost:
+    """Return rank 0's last report on a training that no exception has broken.
+
+    gpus: of all ranks, at its end. code: from `code_of`.
+    """
     if result.status == "left":
         return Left(message=result.message or "")
     for name, value in result.details.items():  # a user's strategy may have given them
@@ -305,6 +334,7 @@ def last_post(given: NextTrial, result: TrainResult, gpus: tuple[GpuState, ...] 
         message=result.message,
         details=dict(result.details),
         gpus=gpus,
+        code=dict(code or {}),
         spent=result.spent,
     )
 

@@ -77,6 +77,7 @@ class RunningStudy:
         self.first: FirstTrials | None = None
         if self.spec.limits.failures == "stop":
             self.first = FirstTrials(record["status"] for record in study.history.ended.values())
+        self.edited: set[str] = set()  # modules that were edited since this run began, as far as it was told
         self.lock_lost = False
         self.storage_lost = False
         self.cold_starts: dict[str, float] = {}
@@ -285,6 +286,8 @@ class RunningStudy:
         if written is not None:
             self.progress.take(trial_id, written)
             self.view.event(trial_id, written)
+            if isinstance(written, Ended):
+                self._tell_edits(self.trials[trial_id], written)
             if self.first and isinstance(written, Ended) and written.is_final:
                 self._look_at_failure(self.first.alike(self.trials[trial_id], written))
         return written
@@ -295,6 +298,14 @@ class RunningStudy:
         if self.recorder.history.fresh_workers != why:
             self.recorder.take_study(FreshWorkers(why=why))
         self.view.stage(f"every trial gets fresh workers: {why}")
+
+    def _tell_edits(self, trial: TrialPlan, ended: Ended) -> None:
+        """Say once of each module that workers have started with another version than the run began with."""
+        began = self.ready.fingerprint.digests(trial.workload, trial.train)
+        edited = {name for name, digest in began.items() if (ended.fingerprint.get(name) or [digest])[-1] != digest}
+        if new := sorted(edited - self.edited):
+            self.edited |= edited
+            self.view.stage(f"changed since this run began: {', '.join(new)}")
 
     def _look_at_failure(self, alike: str | None) -> None:
         """Stop the study if its first trials failed in the same way. alike: how; None: they did not."""

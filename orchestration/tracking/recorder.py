@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
@@ -115,16 +115,16 @@ class History:
         """Return the record that an earlier run, or an earlier engine, left of a trial that has not ended."""
         return deepcopy(self.open.get(trial_id, TrialRecord()))
 
-    def digests_of(self, trial: TrialPlan) -> dict[str, list[str]]:
-        """Return the digests of the code and the data that a trial which ends now was trained with, by their names.
+    def made_of(self, trial: TrialPlan, told: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+        """Return `Ended.fingerprint` of a trial that ends now.
 
-        One that has gone on in a later run, after an edit, has several of a name.
+        told: of its code, by the worker that has trained it last, since an edit may have come before that one started.
         """
         found: dict[str, list[str]] = {}
-        for fingerprint in filter(None, (*self.trained_with.get(trial.trial_id, ()), self.fingerprint)):
-            for name, digest in fingerprint.digests(trial.workload, trial.train).items():
-                if digest not in found.setdefault(name, []):
-                    found[name].append(digest)
+        for fingerprint in (*self.trained_with.get(trial.trial_id, ()), self.fingerprint or Fingerprint()):
+            own = {name: [digest] for name, digest in fingerprint.digests(trial.workload, trial.train).items()}
+            for name, digests in {**own, **(told if fingerprint == self.fingerprint else {})}.items():
+                found[name] = list(dict.fromkeys([*found.get(name, ()), *digests]))
         return found
 
     def _take_trial_event(self, entry: Recorded, event: JournalEvent) -> None:
@@ -245,9 +245,8 @@ class Recorder:
         if not event.is_final:
             return None
         trial = self._study.trials[trial_id]
+        event = replace(event, fingerprint=self.history.made_of(trial, event.fingerprint))
         line = event.to_line(trial)
-        if digests := self.history.digests_of(trial):
-            line["fingerprint"] = digests
         self._note(self._journal.append(trial_id, event, line))
         self._folder.append_trial(line)
         if time.monotonic() - self._shared_at >= SHARE_SECONDS:

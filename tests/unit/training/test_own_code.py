@@ -130,20 +130,21 @@ def test_modules_in_an_archive(tmp_path, monkeypatch):
     assert found["zipped_glue.py"] != first["zipped_glue.py"]
 
 
-PLUGINS = {
-    "zoo/__init__.py": "import importlib, pkgutil\n"
-    "for each in pkgutil.iter_modules(__path__):\n    importlib.import_module(f'zoo.{each.name}')\n",
-    "zoo/lion.py": LEAF,
-    "beside.py": LEAF,
-}
-
-
-def test_what_is_imported_by_a_name_that_code_puts_together_counts_once_it_is_loaded(project):
-    project(PLUGINS)
-    assert own_files("zoo").keys() == {"zoo/__init__.py"}
-    importlib.import_module("zoo")
-    importlib.import_module("beside")
-    assert own_files("zoo").keys() == {"zoo/__init__.py", "zoo/lion.py"}, "and not all that this program has loaded"
+def test_where_names_are_put_together_all_modules_of_the_folder_count(project):
+    registry = "import importlib, pkgutil\nfor each in pkgutil.iter_modules(__path__):\n"
+    registry += "    importlib.import_module(f'zoo.{each.name}')\n"
+    files = {
+        "zoo/__init__.py": registry,
+        "zoo/lion.py": LEAF,
+        "zoo/cats/__init__.py": "from . import tiger\n",
+        "zoo/cats/tiger.py": LEAF,
+    }
+    folder = project({**files, "zoo/cats/alone.py": LEAF, "beside.py": LEAF})
+    assert own_files("zoo").keys() == files.keys()
+    (folder / "mine.py").write_text("def build(name):\n    return __import__('model_' + name)\n")
+    (folder / "model_a.py").write_text(LEAF)
+    importlib.invalidate_caches()
+    assert {"mine.py", "model_a.py", "beside.py"} <= own_files("mine").keys()
 
 
 @pytest.mark.parametrize(

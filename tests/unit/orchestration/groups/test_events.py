@@ -67,9 +67,15 @@ def test_the_studys_own_events_are_read_and_written_byte_for_byte():
         {"type": "study", "state": "fresh_workers", "why": "the model was trained by an earlier trial"},
     ]
     answer = {"cell": {"num_gpus": 2}, "figures": {"recommended_workers": 2.0}}
+    facts = {"train": 600, "test": None, "formats": "f", "shapes": "s", "examples": None}
     others += [
         {"type": "study", "state": "started", "origin": {"user": "ann", "source": "a.yaml", "commit": "c", "job": "j"}},
         {"type": "study", "state": "resumed", "origin": {}},
+        {
+            "type": "study",
+            "state": "started",
+            "fingerprint": {"code": {"mine": {"mine.py": "1"}}, "data": {"d": facts}},
+        },
         {**others[1], "answer": answer},
         {"type": "study", "state": "finished", "best": None, "wall_seconds": 1.5, "answer": answer},
     ]
@@ -179,6 +185,7 @@ events = st.one_of(
         world=worlds,
         flags=flags,
         details=st.dictionaries(st.text(), st.none() | st.booleans() | FINITE, max_size=2),
+        fingerprint=st.dictionaries(st.text(), st.lists(st.text(), min_size=1, max_size=2), max_size=2),
         failures=st.lists(failures, max_size=2).map(tuple),
         epochs=st.lists(records, max_size=2).map(tuple),
         error=st.none() | errors,

@@ -97,6 +97,14 @@ def test_what_training_picked_by_itself_is_in_the_line():
     assert facts["train_seconds"] == 0.0  # no epoch was lost
 
 
+def test_the_code_that_the_worker_has_is_in_the_line():
+    record = TrialRecord()
+    record.training_ended(replace(ENDED, code={"mine": "1"}))
+    facts = end(record).to_facts()
+    assert facts["fingerprint"] == {"mine": ["1"]}
+    assert Ended.from_facts(facts) == end(record)
+
+
 def test_what_the_gpus_did_is_in_the_line_and_flags_the_trial():
     record = TrialRecord()
     gpus = (GpuState(rank=0, sm_mhz=1200, reasons=("hw_thermal_slowdown",)), GpuState(rank=1, others=1))

@@ -25,6 +25,7 @@ from scalestudy.orchestration.study.trials import order
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.distributed import Worker
 from scalestudy.training.exceptions import InputError
+from scalestudy.training.fingerprint import Fingerprint
 from scalestudy.training.gpu_state import GpuState
 from scalestudy.training.loop.train import TrainResult
 from scalestudy.training.process_state import ProcessState, Settings
@@ -78,6 +79,23 @@ def test_a_full_disk_keeps_no_traceback_from_the_pool(tmp_path):
 def test_a_lost_peer_has_no_traceback(tmp_path):
     post = failed(tmp_path, RuntimeError("[gloo] Connection closed by peer"))
     assert (post.kind, post.traceback, post.log) == ("collective", "", "")
+
+
+# --- of which code a trial is -----------------------------------------------------------------------------------------
+
+
+def test_a_process_tells_the_code_that_it_began_with_and_a_new_one_that_of_now(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "worker_mine.py").write_text("import worker_glue\n")
+    (tmp_path / "worker_glue.py").write_text("VALUE = 1\n")
+    config = TrainConfig(model="worker_mine:build", data="digits", batch_size=8, learning_rate=0.1)
+    first = worker.code_of(config)
+    assert first == Fingerprint.of_code(config.to_dict()).digests(config.to_dict())
+    assert first.keys() == {"worker_mine"}
+    (tmp_path / "worker_glue.py").write_text("VALUE = 2\n")
+    assert worker.code_of(config) == first
+    assert Fingerprint.of_code(config.to_dict()).digests(config.to_dict()) != first
+    assert worker.code_of(config.replace(model="lenet")) == {}
 
 
 # --- beats ------------------------------------------------------------------------------------------------------------
@@ -163,6 +181,7 @@ def test_the_last_word_on_a_training(tmp_path):
     )
     assert last_post(told(tmp_path, "min"), trained(0.25, 0.75)).score == -0.75
     assert last_post(told(tmp_path, "max"), replace(trained(0.25), spent=True)).spent
+    assert last_post(told(tmp_path, "max"), trained(0.25), code={"mine": "1"}).code == {"mine": "1"}
 
 
 @pytest.mark.parametrize("value", [math.nan, {1, 2}, object()], ids=["nan", "set", "object"])

@@ -122,7 +122,8 @@ def test_each_trial_s_line_says_which_code_has_made_it_over_all_runs_of_the_stud
     recorder, folder, _, trials = recorded(tmp_path, OWN)
     recorder.begin(StudyBegan(how="started", fingerprint=FIRST), Cursor(folder.cursor_file))
     whole, cut, unbegun = trials[0]["trial_id"], trials[1]["trial_id"], "later"
-    play(recorder, trials[0])
+    for event in events_of(trials[0]):
+        recorder.take(whole, event)
     for event in events_of(trials[1])[:2]:
         recorder.take(cut, event)
     recorder, _ = again(recorder, folder)  # after an edit
@@ -141,6 +142,17 @@ def test_each_trial_s_line_says_which_code_has_made_it_over_all_runs_of_the_stud
     assert (told.fingerprint, told.trained_with) == (EDITED, {})
     assert [line["fingerprint"] for line in told.ended.values()] == list(lines.values())
     assert "versions" in [caveat["kind"] for caveat in recorder.finish()["caveats"]]
+
+
+def test_of_an_edit_in_the_middle_of_a_run_the_worker_s_word_counts(tmp_path):
+    recorder, folder, _, trials = recorded(tmp_path, OWN)
+    recorder.begin(StudyBegan(how="started", fingerprint=FIRST), Cursor(folder.cursor_file))
+    for trial, told in zip(trials, ({}, {"mine": ["of the edit"]}), strict=True):
+        *others, ended = events_of(trial)
+        for event in [*others, replace(ended, fingerprint=told)]:
+            recorder.take(trial["trial_id"], event)
+    began = FIRST.digests({"model": "mine:build", "data": "digits", "data_args": {}})["mine"]
+    assert [line["fingerprint"]["mine"] for line in folder.read_trials()] == [[began], ["of the edit"]]
 
 
 def test_a_reopened_trial_is_of_the_code_that_trains_it_then(tmp_path):

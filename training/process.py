@@ -65,7 +65,7 @@ def prepare_streams() -> None:
 
 
 def opened(descriptor: int, like: TextIO | None) -> TextIO:
-    """Open a descriptor to write lines of text, in the encoding of another stream. What it has no letter for becomes ?.
+    """Open a descriptor to write lines of text, in the encoding of another stream. What the encoding lacks is replaced.
 
     Once its reader has gone, the descriptor leads to nothing. Closing the stream leaves descriptors 1 and 2 open.
     """
@@ -73,10 +73,10 @@ def opened(descriptor: int, like: TextIO | None) -> TextIO:
         like.flush()
     outlet = io.BufferedWriter(_Outlet(descriptor, "w", closefd=descriptor > 2))
     encoding, errors = getattr(like, "encoding", None), getattr(like, "errors", None)
-    replaced = (
-        "replace" if errors in (None, "strict", "surrogateescape") else errors
-    )  # the user's way, where it can't fail
-    return io.TextIOWrapper(outlet, encoding=encoding or "utf-8", errors=replaced, line_buffering=True)
+    can_fail = errors in (None, "strict", "surrogateescape")
+    return io.TextIOWrapper(
+        outlet, encoding=encoding or "utf-8", errors="replace" if can_fail else errors, line_buffering=True
+    )
 
 
 class _Outlet(io.FileIO):

@@ -52,7 +52,11 @@ def test_what_a_terminal_has_no_letter_for_is_replaced(encoding, shown):
 
 
 def test_a_name_that_is_no_text_can_be_printed_too():
-    assert ran('print(os.fsdecode(b"m\\xfcll")); return 0', variables={"PYTHONUTF8": "1"}) == (0, b"m?ll\n", "")
+    assert ran('print(os.fsdecode(b"m\\xfcll")); return 0', variables={"PYTHONIOENCODING": "utf-8:strict"}) == (
+        0,
+        b"m?ll\n",
+        "",
+    )
 
 
 MANY_LINES = """

@@ -61,12 +61,6 @@ def _tracking_uri(value: str) -> str:
     return value
 
 
-def _experiment(value: str) -> str:
-    if value in (".", ".."):
-        raise wrong("can't name a folder of artifacts", "write a name")
-    return value
-
-
 def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     for position, value in enumerate(values):
         if value in values[:position]:
@@ -169,7 +163,7 @@ class Tracking(Section):
 
     uri: Annotated[Text, AfterValidator(_tracking_uri)] | None = None
     """null: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db in the current folder"""
-    experiment: Annotated[Text, AfterValidator(_experiment)] | None = None
+    experiment: Text | None = None
     """null: the study's name"""
     offline: Annotated[Literal["refuse", "spool"], EXACT] = "refuse"
     """what to do if MLflow can't be reached at the start: refuse the study, or send the records later"""

@@ -60,9 +60,15 @@ def fitted_text(text: str, longest: int) -> str:
     return clean if len(clean) <= longest else f"{clean[: longest - 1]}…"
 
 
+def experiment_name(name: str) -> str:
+    """Return the name of an experiment: the given one, unless it is too long or no text for every database."""
+    fitted = fitted_text(name, LONGEST_NAME)
+    return name if fitted == name else f"{fitted[: LONGEST_NAME - MARK_DIGITS - 1]}-{_mark(name)}"
+
+
 def artifact_folder(experiment: str) -> str:
     """Return the name of the folder for an experiment's artifacts: the experiment's, unless it can't name a folder."""
-    clean = fitted_text(experiment, LONGEST_NAME)
+    clean = experiment_name(experiment)
     if clean == experiment and "/" not in clean and clean not in (".", "..") and _bytes(clean) <= LONGEST_FOLDER:
         return clean
     while _bytes(clean) > LONGEST_FOLDER - MARK_DIGITS - 1:

@@ -21,6 +21,7 @@ from scalestudy.orchestration.study.folders import open_folder, readable, spec_o
 from scalestudy.orchestration.tracking.database import open_database
 from scalestudy.orchestration.tracking.mlflow_model import MODEL, find_model, register_model
 from scalestudy.orchestration.tracking.mlflow_store import TRIAL_ID
+from scalestudy.orchestration.tracking.run_content import experiment_of
 from scalestudy.orchestration.tracking.server import address_of, check_reachable, reason_of, resolve_address
 
 
@@ -56,8 +57,8 @@ def register_recommended(path: str | Path, name: str) -> Registered:
     name that it refuses; UnreachableError if it is out of reach.
     """
     if not is_model_name(name):
-        remedy = f"give one of at most {LONGEST_NAME} characters, without / : and ?, such as my-model"
-        raise RequestError(f"--name: {fitted_text(name, LONGEST_NAME)!r}: is no name of a model", remedy)
+        problem = f"--name: {fitted_text(name, LONGEST_NAME)!r}: can't name a model in MLflow"
+        raise RequestError(problem, "give one of letters, digits, - and _, such as my-model")
     prepare_environment()
     advice = advise(path)
     folder = open_folder(path)
@@ -83,7 +84,7 @@ def register_recommended(path: str | Path, name: str) -> Registered:
             if address.database:
                 open_database(address.database)
             client = MlflowClient(tracking_uri=address.uri)
-            runs = _runs_of(client, spec.tracking.experiment or spec.name, advice.study_id)
+            runs = _runs_of(client, experiment_of(spec), advice.study_id)
         remedy = f"scalestudy ui {shlex.quote(folder.address)} --sync sends it"
         if not runs:
             raise RequestError(f"tracking.uri: {address.shown}: has no run of {advice.study_id}", remedy)

@@ -31,6 +31,7 @@ from scalestudy.orchestration.commands.studies import named_study
 from scalestudy.orchestration.commands.study_commands import show_in_browser
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
 from scalestudy.orchestration.tracking.database import open_database
+from scalestudy.orchestration.tracking.run_content import experiment_of
 from scalestudy.orchestration.tracking.server import (
     TrackingAddress,
     address_of,
@@ -70,7 +71,7 @@ class TrackedPage:
         address, metric = resolve_address(uri or spec.tracking.uri), StudyMetric.of(spec.workload)
         return cls(
             address=address if uri else address_of(folder, address),
-            experiment=spec.tracking.experiment or spec.name,
+            experiment=experiment_of(spec),
             study_id=folder.study_id,
             folder=folder.address,
             order_by=metric.best_key if spec.hardest_target is None else AT_TARGET.format(spec.hardest_target),

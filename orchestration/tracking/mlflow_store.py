@@ -43,6 +43,7 @@ from scalestudy.orchestration.tracking.run_content import (
     ORIGIN_TAGS,
     DataSet,
     answer_params,
+    experiment_of,
     final_metrics,
     flat_params,
     mlflow_name,
@@ -131,7 +132,7 @@ class MlflowStore:
 
         say: takes a line about what MLflow has otherwise than the study, or refuses; each is said once.
         """
-        self.client, self.experiment_id = open_experiment(address, study.spec.tracking.experiment or study.spec.name)
+        self.client, self.experiment_id = open_experiment(address, experiment_of(study.spec))
         self._sender = Sender(self.client, say)
         self._study = study
         self._study_id = study.folder.study_id

@@ -22,6 +22,7 @@ from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.mlflow_limits import (
     LONGEST_DATA_NAME,
     LONGEST_DATA_SOURCE,
+    experiment_name,
     fitted_params,
     fitted_text,
 )
@@ -36,6 +37,11 @@ LONGEST_TAG = 1_000
 LETTERS: Mapping[str, str] = {"num_gpus": "w", "batch_size": "b", "learning_rate": "lr", "seed": "s"}
 """Short names of parameters in a run's name: the columns of MLflow's tables cut a longer one."""
 DIGEST_DIGITS = 12
+
+
+def experiment_of(spec: StudySpec) -> str:
+    """Return the name of the experiment that has a study's runs."""
+    return experiment_name(spec.tracking.experiment or spec.name)
 
 
 # --- a study's run ------------------------------------------------------------------------------------------------

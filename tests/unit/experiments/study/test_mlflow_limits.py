@@ -9,6 +9,7 @@ from scalestudy.experiments.study.mlflow_filters import cell_filter
 from scalestudy.experiments.study.mlflow_limits import (
     LONGEST_PARAM,
     artifact_folder,
+    experiment_name,
     fitted_names,
     fitted_params,
     fitted_text,
@@ -113,6 +114,15 @@ def test_a_text_is_cut_and_has_nothing_that_a_database_refuses(text):
     assert len(fitted) <= 50
     assert "\0" not in fitted
     assert fitted.encode("utf-8")
+
+
+@pytest.mark.parametrize("name", ["x" * 251, "é" * 600, "a\0", "\ud800"])
+def test_an_experiment_gets_a_name_that_every_database_takes(name):
+    fitted = experiment_name(name)
+    validation._validate_experiment_name(fitted)
+    assert len(fitted) <= 250
+    assert fitted != experiment_name(f"{name}_") != name
+    assert experiment_name("a/../b @ home") == "a/../b @ home"
 
 
 @pytest.mark.parametrize("name", ["digits", "with space", "a#b?", "50%25", "größer"])

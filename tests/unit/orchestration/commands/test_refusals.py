@@ -39,7 +39,9 @@ PAGES = {
     "The name of a new spec": [f"new {name or repr('')}" for name in NO_FOLDERS],
     "The file of a new spec": ["new taken", "new taken.yaml", "new link", "new none/mine", "new taken.yaml/mine"],
     "A study of the catalogue": ["new mine --from digits-quik", "new mine --from taken.yaml", "new mine --from ''"],
-    "The name of a model": [f"register runs/tiny --name {name}" for name in ("a/b", "models:x", "' '", "''")],
+    "The name of a model": [
+        f"register runs/tiny --name {name}" for name in ("a/b", "models:x", "what?", "..", "' '", "''")
+    ],
     "A job": [
         *("submit no-such-study --address http://127.0.0.1:9", "submit ../study.yaml --address http://127.0.0.1:9"),
         *(f"{JOB} --env {each}" for each in ("=1", "'a b=1'", "''", "9A", "MY-PASSWORD=hunter2", "MISSING")),

@@ -47,6 +47,7 @@ from scalestudy.orchestration.tracking.recorder import Recorder
 from scalestudy.orchestration.tracking.server import reason_of
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter
 from scalestudy.training.checkpoint.byte_store import is_name
+from scalestudy.training.fingerprint import Fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -300,12 +301,16 @@ class RunningStudy:
         self.view.stage(f"every trial gets fresh workers: {why}")
 
     def _tell_edits(self, trial: TrialPlan, ended: Ended) -> None:
-        """Say once of each module that workers have started with another version than the run began with."""
+        """Say once of each module that workers have another version than the run began with.
+
+        It is named by the files that have changed here; if none has, as where nodes have different files, by its name.
+        """
         began = self.ready.fingerprint.digests(trial.workload, trial.train)
         edited = {name for name, digest in began.items() if (ended.fingerprint.get(name) or [digest])[-1] != digest}
         if new := sorted(edited - self.edited):
             self.edited |= edited
-            self.view.stage(f"changed since this run began: {', '.join(new)}")
+            here = Fingerprint.of_code(trial.workload, trial.train).changes_since(self.ready.fingerprint)
+            self.view.stage(f"changed since this run began: {', '.join(here or new)}")
 
     def _look_at_failure(self, alike: str | None) -> None:
         """Stop the study if its first trials failed in the same way. alike: how; None: they did not."""

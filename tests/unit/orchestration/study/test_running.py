@@ -1,16 +1,19 @@
 """A study that runs: what ends it before its time."""
 
 import signal
+from dataclasses import replace
 from threading import Event
 from types import SimpleNamespace
 
 import pytest
 
-from scalestudy.orchestration.groups.events import FreshWorkers, Retried, Running, TrialError
+from scalestudy.orchestration.groups.events import Ended, FreshWorkers, Retried, Running, TrialError
 from scalestudy.orchestration.progress.progress import StudyProgress
 from scalestudy.orchestration.study.result import exit_code_of_signal
 from scalestudy.orchestration.study.running import RunningStudy, stop_signals
 from scalestudy.orchestration.tracking.recorder import History
+from scalestudy.training.fingerprint import Fingerprint
+from tests.support.synthetic_studies import study_of
 
 
 def test_an_entry_of_the_journal_that_another_process_has_written_is_a_lost_lock():
@@ -92,3 +95,32 @@ def test_a_terminal_s_end_that_is_handled_otherwise_stays_so(hang_up, before):
     hang_up(before)
     with stop_signals(lambda: None):
         assert signal.getsignal(signal.SIGHUP) is before
+
+
+def test_an_edit_in_the_middle_of_a_run_is_told_once_by_the_files(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "running_mine.py").write_text("import running_glue\n")
+    (tmp_path / "running_glue.py").write_text("VALUE = 1\n")
+    _, plan, records = study_of("name: x\nworkload: {model: 'running_mine:build'}\ntrain: {epochs: 1}")
+    trial, ended = plan.trials[0], Ended.from_facts(records[0])
+    began = Fingerprint.of_code(trial.workload)
+    (same,) = began.digests(trial.workload).values()
+    told = []
+    study = SimpleNamespace(
+        ready=SimpleNamespace(fingerprint=began), edited=set(), view=SimpleNamespace(stage=told.append)
+    )
+
+    def of(*digests):
+        RunningStudy._tell_edits(study, trial, replace(ended, fingerprint={"running_mine": digests}))
+
+    of(same)
+    of("of an earlier run", same)
+    RunningStudy._tell_edits(study, trial, ended)
+    assert told == []
+    (tmp_path / "running_glue.py").write_text("VALUE = 2\n")
+    of("other")
+    of("other")
+    assert told == ["changed since this run began: running_glue.py"]
+    study.edited, study.ready.fingerprint = set(), Fingerprint.of_code(trial.workload)
+    of("of another node")
+    assert told[1:] == ["changed since this run began: running_mine"]

@@ -27,7 +27,7 @@ from scalestudy.training.data.streams import Passes, Place
 from scalestudy.training.distributed import Worker, gather_texts
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.registry import DATASETS, call_with, resolve_field
-from scalestudy.training.seeding import augmentation_key
+from scalestudy.training.seeding import augmentation_key, generators_kept, seed_loading
 from scalestudy.training.trees import Tree, tensors
 
 Augmentation = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
@@ -262,7 +262,9 @@ def load_splits(config: TrainConfig, device: torch.device) -> AnySplits:
         return _last_used[key][0]
     _last_used.clear()  # before loading: never hold two
     loader = resolve_field("data", config.data, DATASETS)
-    splits = call_with(loader, f"data_args: {config.data!r}", config.data_root, **config.data_args)
+    with generators_kept():
+        seed_loading()
+        splits = call_with(loader, f"data_args: {config.data!r}", config.data_root, **config.data_args)
     if not isinstance(splits, AnySplits):
         raise DataError(
             f"data: {config.data!r} gave a {type(splits).__name__}", "return scalestudy.training.data.Splits"

@@ -11,7 +11,7 @@ from scalestudy.orchestration.base.environment import without_secrets
 from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.cluster.nodes import Node, largest_group, types_words
 from scalestudy.orchestration.groups.events import Failure, FaultKind, KillCount, TrialError
-from scalestudy.training.exceptions import StoreError, is_device_lost, is_lost_peer, is_out_of_memory
+from scalestudy.training.exceptions import StoreError, is_device_lost, is_lost_peer, is_out_of_memory, readable
 
 Cause = Literal[
     "worker_lost",
@@ -97,6 +97,7 @@ def classify(error: BaseException) -> FaultKind:
 
 def describe(error: BaseException) -> str:
     """Return the exception as one short text: type and message, without secrets."""
+    error = readable(error)
     text = without_secrets(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # bytes that were no text can't be written down
     return text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1] + "…"

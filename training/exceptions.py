@@ -73,6 +73,16 @@ class StoreError(InputError):
     """A store that fails: not the training's own mistake, and another attempt may find it well."""
 
 
+def readable(error: BaseException) -> BaseException:
+    """Return the exception, or one of its name and traceback where its class can't make its text."""
+    try:
+        str(error)
+    except Exception:
+        unreadable = type(type(error).__name__, (Exception,), {})
+        return unreadable("its text can't be made").with_traceback(error.__traceback__)
+    return error
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that an allocation failed. Some come from C++ as a plain RuntimeError."""
     if isinstance(error, MemoryError) or "OutOfMemoryError" in _names(error):

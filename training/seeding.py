@@ -16,10 +16,15 @@ from typing import Any
 import numpy as np
 import torch
 
-_PARAMETERS, _ORDER, _STEPS, _AUGMENTATION, _EXAMPLES, _PASSES = range(6)  # one independent stream each
+_PARAMETERS, _ORDER, _STEPS, _AUGMENTATION, _EXAMPLES, _PASSES, _LOADING = range(7)  # one independent stream each
 
 Generators = tuple[Any, Any, torch.Tensor]
 """States of the CPU's global generators: Python's, NumPy's and PyTorch's."""
+
+
+def seed_loading() -> None:
+    """Seed before a data set is loaded, for all trials alike: it serves trials of several seeds. CPU alone."""
+    _seed_cpu(_derive(0, _LOADING))
 
 
 def seed_parameters(seed: int) -> None:

@@ -16,6 +16,7 @@ from scalestudy.training.exceptions import (
     is_device_lost,
     is_lost_peer,
     is_out_of_memory,
+    readable,
     what_happened,
 )
 
@@ -103,7 +104,7 @@ def classify(error: BaseException) -> FaultKind:
 
 def describe(error: BaseException) -> str:
     """Return the exception as one short line: type and message, without secrets; a traceback has the rest."""
-    said = what_happened(str(error))
+    said = what_happened(str(readable(error)))
     text = without_secrets(f"{type(error).__name__}: {said}" if said else type(error).__name__)
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # bytes that were no text can't be written down
     return text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1] + "…"

@@ -31,7 +31,7 @@ from scalestudy.orchestration.groups.events import (
 )
 from scalestudy.orchestration.groups.failures import classify, describe, kills_so_far
 from scalestudy.orchestration.groups.model import EndGroup, NextTrial
-from scalestudy.training.exceptions import InputError
+from scalestudy.training.exceptions import InputError, readable
 from scalestudy.training.fingerprint import Fingerprint
 from scalestudy.training.own_code import named_modules, own_files
 from scalestudy.training.pulse import Pulse
@@ -169,12 +169,13 @@ def train_trial(
     except NotFreshError as found:  # on all ranks
         if worker.rank == 0:
             client.wait_for(client.send(given.sequence, GivenBack(why=str(found))))
-    except BaseException as error:
-        if ends_process(error):
+    except BaseException as raised:
+        if ends_process(raised):
             raise
+        error = readable(raised)
         client.wait_for(client.send(given.sequence, failed_post(given, worker.rank, error, logs)))
         if isinstance(error, Exception):
-            raise
+            raise error from error.__cause__
         raise RuntimeError(describe(error)) from error
 
 

@@ -20,6 +20,7 @@ from scalestudy.training.config import TrainConfig
 from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.train import train
 from tests.ray.conftest import run_by_command
+from tests.support import keeping
 from tests.support.in_process import scalestudy
 from tests.support.studies import left_behind, write_spec
 
@@ -161,6 +162,7 @@ def test_a_trial_that_would_begin_with_another_s_weights_is_trained_by_fresh_wor
             "epochs": 1,
         }
     )
+    keeping._backbone.cache_clear()  # this process has loaded the best model for MLflow
     here = Worker(rank=0, world_size=1, device=torch.device("cpu"), threads=1)
     (epoch,) = train(alone, here).records
     assert trials[1]["epochs"][0]["test_loss"] == epoch.test_loss

@@ -27,6 +27,13 @@ def _raises(error: BaseException) -> Any:
     raise error
 
 
+class MuteError(Exception):
+    """Its text can't be made."""
+
+    def __str__(self) -> str:
+        return self.missing
+
+
 WORDS = "the licence server is away"
 ENDS = {
     "exits": lambda: sys.exit(WORDS),
@@ -37,6 +44,7 @@ ENDS = {
     "generator": lambda: _raises(GeneratorExit(WORDS)),
     "trio": lambda: _raises(CancelledError(why=WORDS)),
     "key": lambda: _raises(KeyError(WORDS)),
+    "mute": lambda: _raises(MuteError()),
 }
 
 

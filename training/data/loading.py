@@ -27,7 +27,7 @@ from scalestudy.training.data.streams import Passes, Place
 from scalestudy.training.distributed import Worker, gather_texts
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.registry import DATASETS, call_with, resolve_field
-from scalestudy.training.seeding import augmentation_key, epoch_order
+from scalestudy.training.seeding import augmentation_key, epoch_order, generators_kept, seed_loading
 from scalestudy.training.trees import Tree, tensors
 
 Augmentation = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
@@ -278,7 +278,9 @@ def load_splits(config: TrainConfig, device: torch.device) -> AnySplits:
 def make_splits(config: TrainConfig) -> AnySplits:
     """Call the config's data set. Raises DataError if it gives no splits."""
     loader = resolve_field("data", config.data, DATASETS)
-    splits: Any = call_with(loader, f"data_args: {config.data!r}", config.data_root, **config.data_args)
+    with generators_kept():
+        seed_loading()
+        splits: Any = call_with(loader, f"data_args: {config.data!r}", config.data_root, **config.data_args)
     if not isinstance(splits, AnySplits):
         raise DataError(
             f"data: {config.data!r} gave a {type(splits).__name__}", "return scalestudy.training.data.Splits"

@@ -38,7 +38,7 @@ from scalestudy.training.data.downloads import DataError
 from scalestudy.training.data.splits import Collate, check_inputs, check_targets, evenly
 from scalestudy.training.data.streams import Passes, Place, Stream
 from scalestudy.training.distributed import Worker
-from scalestudy.training.exceptions import InputError
+from scalestudy.training.exceptions import InputError, readable
 from scalestudy.training.seeding import generators_kept, seed_example
 from scalestudy.training.torchvision_compat import define_missing_operators
 from scalestudy.training.trees import Tree, check_rows, count, moved, part, rows, tensors
@@ -375,7 +375,10 @@ class KeyedExamples(Dataset[Any]):
         with generators_kept():
             for index in indices:
                 seed_example(self.seed, self.epoch, index)
-                examples.append(self.examples[index])
+                try:
+                    examples.append(self.examples[index])
+                except StopIteration as error:  # it would end the reading as if all were read
+                    raise RuntimeError("the data set raised StopIteration") from error
         return examples
 
 
@@ -448,6 +451,7 @@ class Raised:
 
     def __init__(self, error: BaseException) -> None:
         """Keep the exception if it can be sent; else only its name and its text."""
+        error = readable(error)
         self._name, self._text, self._pickled = type(error).__name__, str(error), b""
         self._traceback = "".join(traceback.format_exception(error))
         try:

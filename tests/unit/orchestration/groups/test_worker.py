@@ -23,6 +23,7 @@ from scalestudy.orchestration.groups.worker import (
 )
 from scalestudy.orchestration.study.trials import order
 from scalestudy.training.config import TrainConfig
+from scalestudy.training.data import Splits
 from scalestudy.training.distributed import Worker
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.fingerprint import Fingerprint
@@ -316,6 +317,7 @@ MESSAGES = {
     "generator": "GeneratorExit: the licence server is away",
     "trio": "CancelledError: the licence server is away",
     "key": "KeyError: 'the licence server is away'",
+    "mute": "MuteError: its text can't be made",
 }
 PARTS = {
     "model": {"model": f"{QUITTING}:model_built"},
@@ -359,6 +361,27 @@ def test_a_loader_process_tells_what_ended_its_code(tmp_path, monkeypatch, part,
     post, raised = trained_here(tmp_path, **PARTS[part], loader={"workers": 1})
     check_told(post, raised, quits)
     assert "In a loader process:" in post.traceback
+
+
+class Exhausted(torch.utils.data.Dataset):
+    """Its last example asks an iterator that is at its end."""
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return torch.zeros(1, 28, 28), 1 if index != 21 else next(iter(()))
+
+
+def exhausted(_root):
+    return Splits.from_datasets(Exhausted(), Exhausted(), num_classes=10)
+
+
+@pytest.mark.parametrize("loader", [0, 1])
+def test_a_data_set_that_raises_stop_iteration_does_not_end_the_reading(tmp_path, loader):
+    post, _ = trained_here(tmp_path, data=f"{__name__}:exhausted", batch_size=16, loader={"workers": loader})
+    assert post.message == "RuntimeError: the data set raised StopIteration"
+    assert "next(iter(()))" in post.traceback
 
 
 def raises_as_ray(_outputs, _targets):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -158,6 +160,32 @@ def test_the_last_data_set_is_kept_and_only_that() -> None:
     assert load_splits(small, CPU) is first
     assert open_data(large, ALONE).samples == 128
     assert load_splits(small, CPU) is not first
+
+
+def drawn(root: object) -> Splits:
+    """Draws from the process's generators."""
+    inputs = torch.rand(8, 1) + random.random() + np.random.rand()
+    return Splits(inputs, torch.zeros(8, dtype=torch.int64), inputs, torch.zeros(8, dtype=torch.int64), 2)
+
+
+def test_a_set_that_is_drawn_is_the_same_whatever_was_drawn_before_and_leaves_the_generators_as_they_were() -> None:
+    config, found = make_config(data=f"{__name__}:drawn", data_args={}), []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        before = torch.get_rng_state()
+        found.append(load_splits(config, CPU))
+        assert torch.equal(torch.get_rng_state(), before)
+        load_splits(make_config(data_args={"train_samples": 64}), CPU)  # forgets it
+    assert torch.equal(found[0].train_inputs, found[1].train_inputs)
+
+
+def test_a_set_that_was_changed_in_place_is_loaded_again() -> None:
+    config = make_config(data_args={"train_samples": 64})
+    first = load_splits(config, CPU)
+    whole = first.test_inputs.clone()
+    first.test_inputs[:2].mul_(2)
+    assert torch.equal(load_splits(config, CPU).test_inputs, whole)
 
 
 def test_what_fits_lives_on_the_device() -> None:

@@ -22,6 +22,7 @@ from scalestudy.training.gradient_sync.base import StepPlan, size_in_bytes
 from scalestudy.training.loop.step import forward_and_backward
 from scalestudy.training.loop.trial import Trial, make_optimizer, start_trial
 from scalestudy.training.models import seeded_model
+from scalestudy.training.process import leave
 from scalestudy.training.registry import OPTIMIZERS
 from scalestudy.training.trees import Tree, mapped, part, tensors
 
@@ -259,6 +260,7 @@ def _try(pipe: Any, config: TrainConfig, worker: Worker, limit_bytes: int | None
         answer = _too_little(limit_bytes) if lacks_memory else ValueError(str(error))
     resource.setrlimit(resource.RLIMIT_DATA, (before, hard))  # what is sent needs memory too
     pipe.send(answer)
+    leave(0, 0.0)
 
 
 def _too_little(limit_bytes: int | None) -> InputError:

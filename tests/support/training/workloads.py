@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import replace
 
 import torch
@@ -95,6 +96,14 @@ class RaisingNet(nn.Linear):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("the user's own mistake")
+
+
+class LeavingNet(nn.Sequential):
+    """Starts a thread that never ends."""
+
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(784 * in_channels, num_classes))
+        threading.Thread(target=threading.Event().wait).start()
 
 
 class RoomyNet(nn.Linear):

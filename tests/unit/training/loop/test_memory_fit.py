@@ -153,6 +153,11 @@ def test_a_limit_that_is_none_is_refused(limit: int | None, message: str) -> Non
         find_max_batch(make_config(), ALONE, limit_bytes=limit)
 
 
+def test_what_a_model_leaves_running_holds_no_try() -> None:
+    config = make_config(model="tests.support.training.workloads:LeavingNet", model_args={})
+    assert find_max_batch(config, ALONE, limit_bytes=GIB, most=1).batch == 1
+
+
 def test_a_mistake_is_no_lack_of_memory() -> None:
     config = make_config(model="tests.support.training.workloads:RaisingNet", model_args={})
     with pytest.raises(ValueError, match="the user's own mistake"):

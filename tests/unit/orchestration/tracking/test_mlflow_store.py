@@ -397,6 +397,19 @@ def test_a_writer_and_catching_up_after_it_write_everything_once(store, address,
     assert [value for _, _, value in history(store, trial, "test_accuracy")] == values
 
 
+def test_a_database_without_the_study_gets_all_of_it_again(address, tmp_path, request):
+    """As one that was just made, because the old one was deleted."""
+    study, trials = tracked(tmp_path, request.node.name)
+    entries, cursor = entries_of(trials), Cursor(tmp_path / "spool" / "written")
+    catch_up(MlflowStore(address, study), Kept(entries[:-1]), cursor)
+    other, _ = tracked(tmp_path / "new", f"{request.node.name}, new")
+    store = MlflowStore(address, other)
+    assert catch_up(store, Kept(entries), cursor) == len(entries)
+    runs = store.client.search_runs([store.experiment_id])
+    assert [run.info.status for run in runs] == ["FINISHED"] * 3
+    assert catch_up(store, Kept(entries), cursor) == 0
+
+
 def test_a_store_makes_the_folder_that_the_check_left_alone(monkeypatch, tmp_path):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")

@@ -33,7 +33,7 @@ from scalestudy.orchestration.tracking.server import check_reachable, resolve_ad
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter, catch_up
 from scalestudy.training.records import EpochRecord, epoch_metrics, find_metric
 from tests.support.faulty_proxy import faulty_proxy
-from tests.support.recordings import SPEC, entries_of, numbered, plain_of, whole, with_keys
+from tests.support.recordings import SPEC, Kept, entries_of, numbered, plain_of, whole, with_keys
 from tests.support.synthetic_studies import study_of, summary_of
 
 STUDY_ID = "tiny-20260131"
@@ -70,16 +70,6 @@ def told(tmp_path, request):
 @pytest.fixture
 def store(address, told):
     return MlflowStore(address, told[0])
-
-
-class Kept:
-    """A study's journal that has these entries."""
-
-    def __init__(self, entries):
-        self._entries = entries
-
-    def entries(self, after=0):
-        return iter(self._entries[after:])
 
 
 def runs_of(store):

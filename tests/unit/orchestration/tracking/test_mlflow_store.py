@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
+from mlflow.protos.databricks_pb2 import BAD_REQUEST, INVALID_PARAMETER_VALUE
 
 from scalestudy.experiments.spec.addresses import path_of
 from scalestudy.experiments.study.folder import StudyFolder
@@ -505,6 +505,21 @@ def test_all_runs_have_the_data_set_as_their_input_once(store, address, told):
         (given,) = store.client.get_run(run.info.run_id).inputs.dataset_inputs
         assert (given.dataset.name, given.dataset.source_type) == ("digits", "code")
         assert [(tag.key, tag.value) for tag in given.tags] == [("mlflow.data.context", "training")]
+
+
+def test_a_data_set_that_another_study_makes_at_the_same_moment_is_the_input_too(store, told, monkeypatch):
+    log, tries = store.client.log_inputs, []
+
+    def raced(run, datasets):
+        tries.append(run)
+        if len(tries) == 1:
+            raise MlflowException("UNIQUE constraint failed: datasets.experiment_id", error_code=BAD_REQUEST)
+        log(run, datasets)
+
+    monkeypatch.setattr(store.client, "log_inputs", raced)
+    store.write(told[2])
+    for run in runs_of(store)[0].values():
+        assert len(store.client.get_run(run.info.run_id).inputs.dataset_inputs) == 1
 
 
 def test_a_failed_trial_has_its_traceback_as_an_artifact(store, told):

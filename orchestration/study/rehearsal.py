@@ -26,7 +26,7 @@ from scalestudy.orchestration.base.errors import RequestError, request_error
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.config import TrainConfig
-from scalestudy.training.exceptions import InputError, is_out_of_memory, wants_gpu, what_happened
+from scalestudy.training.exceptions import InputError, is_out_of_memory, readable, wants_gpu, what_happened
 from scalestudy.training.fingerprint import DataFacts, data_key
 from scalestudy.training.process import run
 from scalestudy.training.registry import (
@@ -308,7 +308,8 @@ class Order:
 
         try:
             done = rehearse(self.config, worker, self.divisions, in_group=self.in_group, stepped=tell)
-        except BaseException as error:  # the user's code may raise anything
+        except BaseException as raised:  # the user's code may raise anything
+            error = readable(raised)
             if is_out_of_memory(error):
                 return Answer(left_out=f"it takes more than {memory}")
             if wants_gpu(error):

@@ -339,6 +339,7 @@ class MlflowStore:
 
     def _log_input(self, run: str, workload: Mapping[str, Any]) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
+        from mlflow.exceptions import MlflowException
 
         if self._fingerprint is None:  # this process did not see the study begin
             entries = StudyJournal(self._study.folder).entries()
@@ -346,7 +347,13 @@ class MlflowStore:
             self._fingerprint = next(filter(None, reversed(began)), None) or Fingerprint()
         data = DataSet.of(workload, self._fingerprint)
         dataset = Dataset(name=data.name, digest=data.digest, source_type=data.source_type, source=data.source)
-        self.client.log_inputs(run, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+        given = [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])]
+        try:
+            self.client.log_inputs(run, given)
+        except MlflowException as error:
+            if error.error_code != "BAD_REQUEST":
+                raise
+            self.client.log_inputs(run, given)  # another study made the same data set in the meantime
 
     def _make_run(self, key: str, name: str, at: str, tags: Mapping[str, str]) -> None:
         fitted = {key: fitted_text(value, LONGEST_TAG) for key, value in {STUDY_ID: self._study_id, **tags}.items()}

@@ -14,7 +14,7 @@ from scalestudy.orchestration.tracking.server import resolve_address
 from scalestudy.orchestration.tracking.writer import Cursor, catch_up
 from tests.support.drivers import Driver, assert_recorded_once
 from tests.support.faulty_proxy import faulty_proxy
-from tests.support.recordings import entries_of, whole
+from tests.support.recordings import Kept, entries_of, whole
 from tests.support.studies import scalestudy, write_spec
 from tests.support.synthetic_studies import TINY, folder_of
 from tests.support.tracking_server import TrackingServer
@@ -78,7 +78,7 @@ def test_answers_that_are_lost_double_nothing(tmp_path, server, monkeypatch):
     with faulty_proxy(server.uri, fate_of) as (address, seen):
         cursor = Cursor(tmp_path / "cursor")
         store = again_and_again(lambda: MlflowStore(resolve_address(address), study))
-        assert catch_up(store, entries, cursor) == len(entries)
+        assert catch_up(store, Kept(entries), cursor) == len(entries)
     asked = sum(path.endswith("/create") for _, path in seen)
     assert asked == 2 + len(trials), "for the experiment, the study and its trials, once each"
     server.stop()

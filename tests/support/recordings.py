@@ -112,6 +112,16 @@ def numbered(told):
     ]
 
 
+class Kept:
+    """A study's journal that has these entries."""
+
+    def __init__(self, entries):
+        self._entries = entries
+
+    def entries(self, after=0):
+        return iter(self._entries[after:])
+
+
 def plain_of(entry):
     """The plain data of an entry's event, as the journal has it; an end without the plan's keys."""
     event = entry.event

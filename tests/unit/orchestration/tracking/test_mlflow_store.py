@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
+from mlflow.protos.databricks_pb2 import BAD_REQUEST, INVALID_PARAMETER_VALUE
 
 from scalestudy.experiments.spec.addresses import path_of
 from scalestudy.experiments.study.folder import StudyFolder
@@ -34,7 +34,7 @@ from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter, cat
 from scalestudy.training.fingerprint import Fingerprint
 from scalestudy.training.records import EpochRecord, epoch_metrics, find_metric
 from tests.support.faulty_proxy import faulty_proxy
-from tests.support.recordings import SPEC, entries_of, numbered, plain_of, whole, with_keys
+from tests.support.recordings import SPEC, Kept, entries_of, numbered, plain_of, whole, with_keys
 from tests.support.synthetic_studies import study_of, summary_of
 
 STUDY_ID = "tiny-20260131"
@@ -71,16 +71,6 @@ def told(tmp_path, request):
 @pytest.fixture
 def store(address, told):
     return MlflowStore(address, told[0])
-
-
-class Kept:
-    """A study's journal that has these entries."""
-
-    def __init__(self, entries):
-        self._entries = entries
-
-    def entries(self, after=0):
-        return iter(self._entries[after:])
 
 
 def runs_of(store):
@@ -398,6 +388,19 @@ def test_a_writer_and_catching_up_after_it_write_everything_once(store, address,
     assert [value for _, _, value in history(store, trial, "test_accuracy")] == values
 
 
+def test_a_database_without_the_study_gets_all_of_it_again(address, tmp_path, request):
+    """As one that was just made, because the old one was deleted."""
+    study, trials = tracked(tmp_path, request.node.name)
+    entries, cursor = entries_of(trials), Cursor(tmp_path / "spool" / "written")
+    catch_up(MlflowStore(address, study), Kept(entries[:-1]), cursor)
+    other, _ = tracked(tmp_path / "new", f"{request.node.name}, new")
+    store = MlflowStore(address, other)
+    assert catch_up(store, Kept(entries), cursor) == len(entries)
+    runs = store.client.search_runs([store.experiment_id])
+    assert [run.info.status for run in runs] == ["FINISHED"] * 3
+    assert catch_up(store, Kept(entries), cursor) == 0
+
+
 def test_a_store_makes_the_folder_that_the_check_left_alone(monkeypatch, tmp_path):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
@@ -524,6 +527,21 @@ def test_all_runs_have_the_data_set_as_their_input_once(store, address, told):
         (given,) = store.client.get_run(run.info.run_id).inputs.dataset_inputs
         assert (given.dataset.name, given.dataset.source_type) == ("digits", "code")
         assert [(tag.key, tag.value) for tag in given.tags] == [("mlflow.data.context", "training")]
+
+
+def test_a_data_set_that_another_study_makes_at_the_same_moment_is_the_input_too(store, told, monkeypatch):
+    log, tries = store.client.log_inputs, []
+
+    def raced(run, datasets):
+        tries.append(run)
+        if len(tries) == 1:
+            raise MlflowException("UNIQUE constraint failed: datasets.experiment_id", error_code=BAD_REQUEST)
+        log(run, datasets)
+
+    monkeypatch.setattr(store.client, "log_inputs", raced)
+    store.write(told[2])
+    for run in runs_of(store)[0].values():
+        assert len(store.client.get_run(run.info.run_id).inputs.dataset_inputs) == 1
 
 
 def test_a_failed_trial_has_its_traceback_as_an_artifact(store, told):

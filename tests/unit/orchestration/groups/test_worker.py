@@ -430,6 +430,15 @@ def test_a_trial_is_the_same_after_one_whose_code_sets_something(tmp_path, monke
     assert len(alone) == 1
 
 
+def test_what_loading_the_data_has_set_holds_in_each_trial_though_they_are_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    process, own = ProcessState(), {"data": f"{WARM}:load_elsewhere", "model": f"{WARM}:Elsewhere"}
+    first = losses(tmp_path, process, **own)
+    assert losses(tmp_path, process, **own) == first != []
+    process.begin()
+    assert os.getcwd() == str(tmp_path)  # noqa: PTH109
+
+
 def test_a_trial_that_would_go_on_with_another_s_weights_is_given_back(tmp_path):
     process = ProcessState()
     assert losses(tmp_path, process, model=f"{WARM}:cached")

@@ -168,14 +168,24 @@ class Settings:
     def __init__(self) -> None:
         self._wanted = {name: setting.get() for name, setting in _all_settings().items()}
 
+    def changed(self) -> dict[str, Any]:
+        """Return what has changed since, as it is now."""
+        now = {name: setting.get() for name, setting in _all_settings().items()}
+        return {name: value for name, value in now.items() if value != self._wanted[name]}
+
     def put_back(self) -> list[str]:
         """Put back what has changed since; return the names of it."""
-        changed = []
-        for name, setting in _all_settings().items():
-            if setting.get() != self._wanted[name]:
-                setting.put(self._wanted[name])
-                changed.append(name)
+        changed = list(self.changed())
+        put_settings({name: self._wanted[name] for name in changed})
         return changed
+
+
+def put_settings(wanted: Mapping[str, Any]) -> None:
+    """Set these settings, each by its name."""
+    for name, value in wanted.items():
+        setting = _all_settings()[name]
+        if setting.get() != value:
+            setting.put(value)
 
 
 def _all_settings() -> dict[str, Setting]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from scalestudy.experiments.spec.reaching import Mode, arrival
 from scalestudy.orchestration.groups.actor import PoolClient
@@ -80,7 +82,6 @@ def serve(config: dict[str, Any]) -> None:
     Raises:
         Exception: whatever a trial raised, after it was reported; Ray Train then restarts the group's workers.
     """
-    import os
     import socket
 
     import ray
@@ -143,6 +144,9 @@ def train_trial(
     def report(record: EpochRecord) -> None:
         client.send_in_order(given.sequence, EpochDone(record=record))
 
+    def tell(error: BaseException) -> None:
+        client.wait_for(client.send(given.sequence, failed_post(given, worker.rank, error, logs)))
+
     order, config = given.order, given.order.config
     try:
         fresh = fresh_hook(process, worker)
@@ -160,7 +164,8 @@ def train_trial(
         if worker.rank == 0:
             resumed = checkpoints is not None and checkpoints.resumed
             hooks.append(exit_hook(client, given.sequence, checkpointed=checkpoints is not None, resumed=resumed))
-        result = train(config, worker, hooks=hooks, on_epoch=report, choices=choices, pulse=pulse)
+        with exits_told(tell):
+            result = train(config, worker, hooks=hooks, on_epoch=report, choices=choices, pulse=pulse)
         process.end(result.model)
         if worker.rank == 0:
             with pulse.during("checkpointing"):
@@ -173,10 +178,32 @@ def train_trial(
         if ends_process(raised):
             raise
         error = readable(raised)
-        client.wait_for(client.send(given.sequence, failed_post(given, worker.rank, error, logs)))
+        tell(error)
         if isinstance(error, Exception):
             raise error from error.__cause__
         raise RuntimeError(describe(error)) from error
+
+
+@contextmanager
+def exits_told(tell: Callable[[BaseException], None]) -> Iterator[None]:
+    """Tell of an `os._exit` in this thread, which raises nothing, before it ends the process.
+
+    A process that user code has forked, and other threads, end as they would.
+    """
+    leave, here = os._exit, (os.getpid(), threading.get_ident())
+
+    def told(status: int) -> NoReturn:
+        if (os.getpid(), threading.get_ident()) == here:
+            error = RuntimeError(f"os._exit({status}) ended the process")
+            error.add_note("".join(traceback.format_stack(sys._getframe(1))))
+            tell(error)
+        leave(status)
+
+    os._exit = told
+    try:
+        yield
+    finally:
+        os._exit = leave
 
 
 def ends_process(error: BaseException) -> bool:

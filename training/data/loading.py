@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +26,7 @@ from scalestudy.training.data.splits import DatasetSplits, Splits, TensorSplits,
 from scalestudy.training.data.streams import Passes, Place
 from scalestudy.training.distributed import Worker, gather_texts
 from scalestudy.training.exceptions import InputError
+from scalestudy.training.process_state import Settings, put_settings
 from scalestudy.training.registry import DATASETS, call_with, resolve_field
 from scalestudy.training.seeding import augmentation_key, epoch_order, generators_kept, seed_loading
 from scalestudy.training.trees import Tree, tensors
@@ -43,8 +44,16 @@ _STEP, _FIRST, _SECOND = (  # of SplitMix64, as signed numbers
 
 AnySplits = Splits | TensorSplits | DatasetSplits
 
-_last_used: dict[tuple[str, ...], tuple[AnySplits, list[int]]] = {}
-"""At most one, which a worker's trials mostly share, and its tensors' versions: a model may change its inputs."""
+
+class Loaded(NamedTuple):
+    """A data set with what loading it has done."""
+
+    splits: AnySplits
+    versions: list[int]  # of its tensors, since a model may change its inputs
+    settings: Mapping[str, Any]  # of the process that the user's code has set
+
+
+_last_used: dict[tuple[str, ...], Loaded] = {}  # at most one, which a worker's trials mostly share
 
 
 @dataclass(frozen=True)
@@ -176,7 +185,8 @@ def open_data(config: TrainConfig, worker: Worker) -> TrainingData:
     unknown, a user's callable returns another type, labels are out of range, or `augment` needs images; InputError if
     the config needs the length of an iterable set. Call it on all ranks.
     """
-    splits = load_splits(config, worker.device)
+    splits, _, settings = _loaded(config, worker.device)
+    put_settings(settings)  # as if it had been loaded for this trial
     train: Reader | StreamReader
     test: Reader | StreamReader
     if isinstance(splits, DatasetSplits):
@@ -263,16 +273,21 @@ def _require_images(config: TrainConfig, train: Reader | StreamReader) -> None:
 
 def load_splits(config: TrainConfig, device: torch.device) -> AnySplits:
     """Load the splits of the config's data set, as tensors on the device if they fit it. Raises DataError."""
+    return _loaded(config, device).splits
+
+
+def _loaded(config: TrainConfig, device: torch.device) -> Loaded:
     arguments = json.dumps(dict(config.data_args), sort_keys=True, default=repr)
     key = config.data, arguments, str(config.data_root), str(device)
-    if key in _last_used and _last_used[key][1] == _versions(_last_used[key][0]):
-        return _last_used[key][0]
+    if key in _last_used and _last_used[key].versions == _versions(_last_used[key].splits):
+        return _last_used[key]
     _last_used.clear()  # before loading: never hold two
+    before = Settings()
     splits = make_splits(config)
     if isinstance(splits, Splits | TensorSplits):
         splits = splits.to(device if _has_room(device, splits.size_bytes) else torch.device("cpu"))
-    _last_used[key] = splits, _versions(splits)
-    return splits
+    _last_used[key] = Loaded(splits, _versions(splits), before.changed())
+    return _last_used[key]
 
 
 def make_splits(config: TrainConfig) -> AnySplits:

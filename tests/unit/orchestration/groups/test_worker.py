@@ -1,6 +1,7 @@
 """A worker's last word on a training, and by what it tells the best trial's model from the others."""
 
 import math
+import os
 import queue
 import threading
 from dataclasses import replace
@@ -11,7 +12,7 @@ import torch
 
 from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.groups import worker
-from scalestudy.orchestration.groups.events import EpochDone, GivenBack, Started, TrainingEnded
+from scalestudy.orchestration.groups.events import EpochDone, GivenBack, RankFailed, Started, TrainingEnded
 from scalestudy.orchestration.groups.model import NextTrial, TrialOrder
 from scalestudy.orchestration.groups.worker import (
     LONGEST_TRACEBACK,
@@ -363,6 +364,33 @@ def test_a_loader_process_tells_what_ended_its_code(tmp_path, monkeypatch, part,
     assert "In a loader process:" in post.traceback
 
 
+def dies(_outputs, _targets):
+    os._exit(7)
+
+
+def test_code_that_ends_its_process_at_once_is_told_before(tmp_path, monkeypatch):
+    """A process that was forked, and another thread, tell nothing."""
+    ended = []
+
+    def ends(status):
+        ended.append(status)
+        if threading.current_thread() is threading.main_thread():
+            raise SystemExit(status)  # as a process that is gone, this thread goes no further
+
+    monkeypatch.setattr(os, "_exit", ends)
+    posts, _ = posts_of(tmp_path, loss=f"{__name__}:dies")
+    post = next(post for post in posts if isinstance(post, RankFailed))
+    assert (post.kind, post.message) == ("exception", "RuntimeError: os._exit(7) ended the process")
+    assert post.traceback.rpartition("File ")[2].strip().endswith("os._exit(7)")
+    assert (ended, os._exit) == ([7], ends)
+    told = []
+    with worker.exits_told(told.append):
+        other = threading.Thread(target=os._exit, args=(3,))
+        other.start()
+        other.join()
+    assert (ended, told) == ([7, 3], [])
+
+
 class Exhausted(torch.utils.data.Dataset):
     """Its last example asks an iterator that is at its end."""
 
@@ -419,6 +447,15 @@ def test_a_trial_is_the_same_after_one_whose_code_sets_something(tmp_path, monke
     finally:
         settings.put_back()
     assert len(alone) == 1
+
+
+def test_what_loading_the_data_has_set_holds_in_each_trial_though_they_are_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    process, own = ProcessState(), {"data": f"{WARM}:load_elsewhere", "model": f"{WARM}:Elsewhere"}
+    first = losses(tmp_path, process, **own)
+    assert losses(tmp_path, process, **own) == first != []
+    process.begin()
+    assert os.getcwd() == str(tmp_path)  # noqa: PTH109
 
 
 def test_a_trial_that_would_go_on_with_another_s_weights_is_given_back(tmp_path):

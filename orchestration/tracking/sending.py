@@ -71,14 +71,16 @@ class Sender:
         """
         from mlflow.entities import Metric, Param, RunTag
 
-        known = known or {}
+        known, tags = known or {}, tags or {}
         fitted, changes = fitted_params(params)
         self._said |= changes.keys() & known.keys()
         self._say_changes({name: words for name, words in changes.items() if name not in self._said})
-        names = dict(zip(keys := list(dict.fromkeys(point.key for point in points)), fitted_names(keys), strict=True))
+        keys = list(dict.fromkeys(point.key for point in points))
+        names = dict(zip(keys, fitted_names(keys), strict=True))
         metrics = [Metric(names[each.key], each.value, each.timestamp, each.step) for each in points]
         new = [Param(name, value) for name, value in fitted.items() if name not in known]
-        marks = [RunTag(key, fitted_text(value, LONGEST_TAG)) for key, value in (tags or {}).items()]
+        texts = [fitted_text(value, LONGEST_TAG) for value in tags.values()]
+        marks = [RunTag(name, text) for name, text in zip(fitted_names(tags), texts, strict=True)]
         while metrics or new or marks:
             self._send(run_id, [*metrics[:POINTS_A_REQUEST], *new[:TEXTS_A_REQUEST], *marks[:TEXTS_A_REQUEST]])
             metrics, new, marks = metrics[POINTS_A_REQUEST:], new[TEXTS_A_REQUEST:], marks[TEXTS_A_REQUEST:]

@@ -7,6 +7,7 @@ import dataclasses
 import multiprocessing
 import resource
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -223,11 +224,10 @@ def _try_in_fresh_process(config: TrainConfig, worker: Worker, limit_bytes: int 
     process.start()
     theirs.close()
     said: list[Any] = []
-    try:
-        while True:
+    with suppress(EOFError):  # it has died
+        while not said or isinstance(said[-1], int):  # not to the pipe's end: what the user's code started may hold it
             said.append(ours.recv())
-    except EOFError:
-        process.join()
+    process.join()
     match said:
         case [int(limit), Try() as tried]:
             return limit, tried

@@ -99,11 +99,12 @@ class RaisingNet(nn.Linear):
 
 
 class LeavingNet(nn.Sequential):
-    """Starts a thread that never ends."""
+    """Leaves a thread that never ends, and a process that holds this one's pipes."""
 
     def __init__(self, num_classes: int, in_channels: int) -> None:
         super().__init__(nn.Flatten(), nn.Linear(784 * in_channels, num_classes))
         threading.Thread(target=threading.Event().wait).start()
+        os.system("sleep 60 > /dev/null 2>&1 &")
 
 
 class RoomyNet(nn.Linear):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict
 
 import pytest
@@ -155,7 +156,9 @@ def test_a_limit_that_is_none_is_refused(limit: int | None, message: str) -> Non
 
 def test_what_a_model_leaves_running_holds_no_try() -> None:
     config = make_config(model="tests.support.training.workloads:LeavingNet", model_args={})
+    began = time.monotonic()
     assert find_max_batch(config, ALONE, limit_bytes=GIB, most=1).batch == 1
+    assert time.monotonic() - began < 40, "LeavingNet's process lives for a minute"
 
 
 def test_a_mistake_is_no_lack_of_memory() -> None:

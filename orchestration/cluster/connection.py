@@ -23,8 +23,8 @@ from scalestudy.orchestration.cluster.ray_private import (
     is_autoscaled,
     is_without_nodes,
     noted_cluster_address,
-    patient_start,
     read_variables,
+    start_cluster,
 )
 
 START_SECONDS = 300.0
@@ -107,7 +107,6 @@ def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
 
     All ports are on 127.0.0.1, unless the user's environment sets Ray's variable otherwise.
     """
-    import ray
 
     place = folder_of_clusters()
     try:
@@ -126,10 +125,7 @@ def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
     os.environ.update(variables)
     read_variables()
     try:
-        with patient_start(START_SECONDS):
-            ray.init(
-                address="local", num_cpus=num_cpus, include_dashboard=False, dashboard_port=quiet_port(), **options
-            )
+        start_cluster(START_SECONDS, num_cpus=num_cpus, include_dashboard=False, dashboard_port=quiet_port(), **options)
     except BaseException as error:
         _forget(home, before)
         if not isinstance(error, Exception):

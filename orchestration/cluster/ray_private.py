@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,46 +130,66 @@ def read_variables() -> None:
     AuthenticationTokenLoader.instance().reset_cache()
 
 
-@contextmanager
-def patient_start(seconds: float) -> Iterator[None]:
-    """Let a cluster that starts in this block take so long, where Ray gives its processes a fixed half minute.
+TRIES, HELPERS_SECONDS = 3, 25.0
+"""A raylet waits half a minute for its helpers, then it ends, and is tried again. One that ends earlier has another
+reason."""
 
-    One of them that ends meanwhile ends the wait. Raises RuntimeError, after ending all of them.
+
+class NotStartedError(RuntimeError):
+    """A cluster's processes that ended, or were not ready in time."""
+
+
+def start_cluster(seconds: float, **options: Any) -> None:
+    """Call `ray.init` for a new cluster, and give it so long, where Ray gives its processes a fixed half minute.
+
+    On a busy machine they need more. Raises NotStartedError; no process is left then.
     """
+    import ray
     from ray._private import services
     from ray._private.node import Node
 
-    start = Node.start_ray_processes
+    start, deadline = Node.start_ray_processes, time.monotonic() + seconds
 
     def start_and_wait(node: Any) -> None:
         start(node)
-        deadline = time.monotonic() + seconds
         while True:
             with suppress(RuntimeError):  # it is not known yet
                 services.get_node(node.gcs_address, node.node_id)
                 return
             dead = [kind for kind, _ in node.dead_processes()]
             if dead or time.monotonic() > deadline:
-                said = _last_line(Path(node.get_logs_dir_path()), dead[0]) if dead else ""
+                said = _last_error(Path(node.get_logs_dir_path()), dead[0]) if dead else ""
                 node.kill_all_processes(check_alive=False, allow_graceful=False)
                 why = f"its {dead[0]} ended{said and f': {said}'}" if dead else f"not ready after {seconds:.0f} s"
-                raise RuntimeError(why)
+                raise NotStartedError(why)
             time.sleep(0.1)
 
     Node.start_ray_processes = start_and_wait
     try:
-        yield
+        for left in reversed(range(TRIES)):
+            began = time.monotonic()
+            try:
+                ray.init(address="local", **options)
+                return
+            except NotStartedError:
+                if not left or not began + HELPERS_SECONDS < time.monotonic() < deadline:
+                    raise
     finally:
         Node.start_ray_processes = start
 
 
-def _last_line(logs: Path, process: str) -> str:
-    """Return the last line that one of Ray's processes wrote to its log; empty: it has none."""
-    with suppress(OSError):
-        for name in (f"{process}.err", f"{process}.out"):
-            if lines := (logs / name).read_text(encoding="utf-8", errors="replace").strip().splitlines():
-                return lines[-1]
-    return ""
+def _last_error(logs: Path, process: str) -> str:
+    """Return the last error that one of Ray's processes wrote to its log; empty: none.
+
+    In Ray's logs `C` marks a critical error, and `E` another. A list of the functions that called it may follow.
+    """
+    said = ""
+    for name in (f"{process}.out", f"{process}.err"):
+        with suppress(OSError):
+            for line in (logs / name).read_text(encoding="utf-8", errors="replace").splitlines():
+                if error := re.match(r"\[[^]]* [CE] [^]]*\] (.*)", line):
+                    said = error[1].rpartition("Check failed: ")[2]
+    return said
 
 
 def noted_cluster_address() -> str | None:

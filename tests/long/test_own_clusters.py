@@ -1,14 +1,16 @@
 """Clusters that commands start for themselves: how they start, and end by a signal."""
 
 import json
+import os
 import signal
-import stat
 import subprocess
 import sys
+import tempfile
 import time
 
 from scalestudy.orchestration.cluster.ports import QUIET_PORTS
 from tests.support.drivers import Driver
+from tests.support.project_files import REPOSITORY
 from tests.support.studies import command, environment, ran, scalestudy, write_spec
 
 SLOW = {"model": "tests.support.user_models:Slow", "data": "digits", "model_args": {"seconds": 0.05}}
@@ -69,12 +71,17 @@ def test_sigterm_stops_the_study_and_keeps_what_has_ended(tmp_path):
     assert driver.folder.report_file.exists()
 
 
-def test_the_token_that_ray_makes_is_for_its_owner_alone(tmp_path):
-    home = environment(HOME=str(tmp_path), RAY_AUTH_MODE="token")
-    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
-        home.pop(name, None)
-    printed_by("connect('local', num_cpus=1).disconnect()", home)
-    assert stat.S_IMODE((tmp_path / ".ray" / "auth_token").stat().st_mode) == 0o600
+def test_a_cluster_has_its_own_token(tmp_path):
+    """In its folder, which only its owner may enter; nothing is written to the home folder, which may be read-only."""
+    code = """
+cluster = connect("local", num_cpus=1)
+token = os.environ["RAY_AUTH_TOKEN_PATH"]
+print(oct(cluster.home.stat().st_mode)[-3:], token == str(cluster.home / "token"), os.environ["RAY_AUTH_MODE"])
+cluster.disconnect()
+print([name for name in ("RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_TMPDIR") if name in os.environ])
+"""
+    assert printed_by(code, environment(HOME=str(tmp_path))).split("\n") == ["700 True token", "[]"]
+    assert list(tmp_path.iterdir()) == []
 
 
 ASKED = """
@@ -92,20 +99,63 @@ def test_nobody_answers_for_the_dashboard_that_is_not_started():
     assert int(port) in QUIET_PORTS
 
 
+LONG_TMPDIR = """
+cluster = connect("local", num_cpus=1)
+print(cluster.home.parent, os.environ["TMPDIR"] == str(cluster.home))
+cluster.disconnect()
+print(os.environ["TMPDIR"])
+"""
+
+
+def test_a_long_folder_of_temporary_files_is_replaced(tmp_path):
+    """Sockets lie in the temporary folder, and their paths are bounded to some hundred bytes."""
+    far = tmp_path / ("far" * 30)
+    far.mkdir()
+    assert printed_by(LONG_TMPDIR, environment(TMPDIR=str(far))).split() == ["/tmp", "True", str(far)]
+
+
+def test_a_folder_that_the_user_names_for_ray_is_used_and_named_again_afterwards():
+    with tempfile.TemporaryDirectory(dir="/tmp") as named:
+        code = "cluster = connect('local', num_cpus=1); print(cluster.home.parent); cluster.disconnect()\n"
+        printed = printed_by(code + "print(os.environ['RAY_TMPDIR'])", environment(RAY_TMPDIR=named))
+        assert printed.split() == [named, named]
+
+
+HELPERS = """
+import os, pathlib, sys, time
+
+helper = any("agent" in each for each in sys.orig_argv)
+if helper and "first" in os.environ["HELPERS"]:
+    starts = pathlib.Path(os.environ["STARTS"])
+    (starts / str(os.getpid())).touch()
+    time.sleep(45 if len(list(starts.iterdir())) <= 2 else 0)
+if helper and "fail" in os.environ["HELPERS"]:
+    sys.stdout.flush(), os._exit(1)
+"""
 FAILS = """
+from scalestudy.orchestration.cluster import ray_private
+ray_private.TRIES = 2
 try:
-    connect("local", num_cpus=1)
+    connect("local", num_cpus=1).disconnect()
+    print("started")
 except UnreachableError as error:
     print(error, "RAY_TMPDIR" in os.environ)
 """
 
 
+def helped(tmp_path, how):
+    """The environment in which the helpers of Ray's raylet behave like this."""
+    (tmp_path / "sitecustomize.py").write_text(HELPERS)
+    (tmp_path / "starts").mkdir()
+    path = f"{tmp_path}{os.pathsep}{REPOSITORY}"
+    return environment(HELPERS=how, STARTS=str(tmp_path / "starts"), PYTHONPATH=path)
+
+
+def test_a_busy_machine_on_which_ray_s_half_minute_is_not_enough(tmp_path):
+    assert printed_by(FAILS, helped(tmp_path, "first")) == "started"
+
+
 def test_a_cluster_that_cannot_start_says_so_and_leaves_nothing(tmp_path):
-    """Sockets lie in the temporary folder, and their paths are bounded to some hundred characters."""
-    far = tmp_path / ("far" * 30)
-    far.mkdir()
-    printed = printed_by(FAILS, environment(TMPDIR=str(far)))
-    assert "could not be started on this machine" in printed
-    assert "AF_UNIX path length" in printed
-    assert printed.endswith("False")
-    assert not list(far.glob("scalestudy-*"))
+    printed = printed_by(FAILS, helped(tmp_path, "fail"))
+    assert printed.startswith("Ray could not be started on this machine (its raylet ended: "), printed
+    assert printed.endswith("; end other processes, or free memory or space in /tmp, then try again False")

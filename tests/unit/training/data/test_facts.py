@@ -58,7 +58,7 @@ def load(root, kind="same", examples=60):
         return splits(examples)
     if kind == "shuffled":
         mixed = splits(examples)
-        order = torch.randperm(examples)
+        order = random.SystemRandom().sample(range(examples), examples)
         return replace(mixed, train_inputs=mixed.train_inputs[order], train_targets=mixed.train_targets[order])
     if kind == "any form":
         train = {"text": torch.arange(examples), "pair": (torch.zeros(examples, 2), ["a"])}

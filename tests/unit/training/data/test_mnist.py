@@ -238,7 +238,7 @@ def test_fetch_from_a_folder_without_the_files(source: IdxSource, tmp_path: Path
 
 def test_fetch_into_an_impossible_folder(source: IdxSource, origin: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DataError, match="choose a folder that can be"):
+    with pytest.raises(DataError, match="set SCALESTUDY_DATA to a folder that you may write"):
         source.fetch(tmp_path / "file", origin)
 
 

@@ -349,6 +349,7 @@ class ProcessState:
         self._modules = tuple(modules)
         self._settings: Settings | None = None  # None: no trial has begun
         self._imported: set[str] = set()
+        self._set_by: dict[str, set[str]] = {}  # code → names of settings that it had set before its first step
         self._remains = Remains()
 
     @property
@@ -376,8 +377,16 @@ class ProcessState:
             return f"importing {min(late)} may have set {changed[0]}, and only an earlier trial imported it"
         return ""
 
-    def found_in(self, model: nn.Module) -> str:
-        """Return which part of a new trial's model an earlier trial has changed; "": none. Then it is the next one."""
+    def found_in(self, model: nn.Module, code: str = "") -> str:
+        """Return which part of a new trial's model an earlier trial has changed, or what it alone has set; "": nothing.
+
+        code: names and arguments of what the trial calls. Trials of the same code set the same, unless it does so once.
+        """
+        assert self._settings is not None, "no trial has begun"
+        own = self._settings.changed().keys() & COMPUTING.keys()
+        unlike = own ^ self._set_by.setdefault(code, own)
+        if unlike:
+            return f"the code sets {min(unlike)} once, in the first trial of a process"
         found = self._remains.found_in(model)
         if not found:
             self._remains.note(model)

@@ -36,6 +36,8 @@ from scalestudy.training.torchvision_compat import define_missing_operators
 CONTAINERS = frozenset({list, tuple, set, frozenset, dict, OrderedDict})
 LONGEST = 100
 """Items of a container that are compared one by one."""
+DEEPEST = 1
+"""How deep in another one a container still is."""
 
 
 # --- settings -----------------------------------------------------------------------------------------------------
@@ -318,23 +320,25 @@ def _state(module: nn.Module) -> Any:
     return state
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, depth: int = 0) -> Any:
     """Return plain data that differ if the value does: numbers and texts themselves, other objects by identity.
 
-    No code of the user's runs.
+    No code of the user's runs. Containers are compared down to those in those that a module holds.
     """
     kind = type(value)
     if kind in (NoneType, bool, int, float, complex, str, bytes):
         return kind, value
     if isinstance(value, torch.Tensor):
         return id(value), 0 if value.is_inference() else value._version
-    if kind not in CONTAINERS:
+    if kind not in CONTAINERS or depth > DEEPEST:
         return id(value)
     if len(value) > LONGEST:
         return id(value), len(value)
     if kind in (set, frozenset):
         return kind, frozenset(map(id, value))
-    return kind, tuple(map(_plain, value.items() if isinstance(value, dict) else value))
+    if isinstance(value, dict):
+        return kind, tuple((_plain(key, DEEPEST), _plain(item, depth + 1)) for key, item in value.items())
+    return kind, tuple(_plain(item, depth + 1) for item in value)
 
 
 # --- a process ----------------------------------------------------------------------------------------------------

@@ -309,6 +309,10 @@ def test_what_an_earlier_trial_than_the_last_has_changed_is_found():
 ACTIVATION = nn.ReLU(inplace=True)
 
 
+ACTIVATION.tangled = {"mine": [ACTIVATION, {}]}
+ACTIVATION.tangled["mine"].append(ACTIVATION.tangled)
+
+
 def shared_activation(activation=nn.GELU()):  # noqa: B008 - as a user writes it
     return nn.Sequential(layer(), ACTIVATION, nn.Dropout(0.5), layer(), activation)
 

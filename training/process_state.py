@@ -36,6 +36,8 @@ from scalestudy.training.torchvision_compat import define_missing_operators
 CONTAINERS = frozenset({list, tuple, set, frozenset, dict, OrderedDict})
 LONGEST = 100
 """Items of a container that are compared one by one."""
+DEEPEST = 1
+"""How deep in another one a container still is."""
 
 
 # --- settings -----------------------------------------------------------------------------------------------------
@@ -318,23 +320,25 @@ def _state(module: nn.Module) -> Any:
     return state
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, depth: int = 0) -> Any:
     """Return plain data that differ if the value does: numbers and texts themselves, other objects by identity.
 
-    No code of the user's runs.
+    No code of the user's runs. Containers are compared down to those in those that a module holds.
     """
     kind = type(value)
     if kind in (NoneType, bool, int, float, complex, str, bytes):
         return kind, value
     if isinstance(value, torch.Tensor):
         return id(value), 0 if value.is_inference() else value._version
-    if kind not in CONTAINERS:
+    if kind not in CONTAINERS or depth > DEEPEST:
         return id(value)
     if len(value) > LONGEST:
         return id(value), len(value)
     if kind in (set, frozenset):
         return kind, frozenset(map(id, value))
-    return kind, tuple(map(_plain, value.items() if isinstance(value, dict) else value))
+    if isinstance(value, dict):
+        return kind, tuple((_plain(key, DEEPEST), _plain(item, depth + 1)) for key, item in value.items())
+    return kind, tuple(_plain(item, depth + 1) for item in value)
 
 
 # --- a process ----------------------------------------------------------------------------------------------------
@@ -349,6 +353,7 @@ class ProcessState:
         self._modules = tuple(modules)
         self._settings: Settings | None = None  # None: no trial has begun
         self._imported: set[str] = set()
+        self._set_by: dict[str, set[str]] = {}  # code → names of settings that it had set before its first step
         self._remains = Remains()
 
     @property
@@ -376,8 +381,16 @@ class ProcessState:
             return f"importing {min(late)} may have set {changed[0]}, and only an earlier trial imported it"
         return ""
 
-    def found_in(self, model: nn.Module) -> str:
-        """Return which part of a new trial's model an earlier trial has changed; "": none. Then it is the next one."""
+    def found_in(self, model: nn.Module, code: str = "") -> str:
+        """Return which part of a new trial's model an earlier trial has changed, or what it alone has set; "": nothing.
+
+        code: names and arguments of what the trial calls. Trials of the same code set the same, unless it does so once.
+        """
+        assert self._settings is not None, "no trial has begun"
+        own = self._settings.changed().keys() & COMPUTING.keys()
+        unlike = own ^ self._set_by.setdefault(code, own)
+        if unlike:
+            return f"the code sets {min(unlike)} once, in the first trial of a process"
         found = self._remains.found_in(model)
         if not found:
             self._remains.note(model)

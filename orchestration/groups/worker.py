@@ -149,7 +149,7 @@ def train_trial(
 
     order, config = given.order, given.order.config
     try:
-        fresh = fresh_hook(process, worker)
+        fresh = fresh_hook(process, worker, called_by(config))
         code = code_of(config) if worker.rank == 0 else {}
         checkpoints = None
         if order.checkpoints is not None:
@@ -220,8 +220,17 @@ def ends_process(error: BaseException) -> bool:
     return raised_in.partition(".")[0] == "ray"
 
 
-def fresh_hook(process: ProcessState, worker: Worker) -> Any:
-    """Make the process ready for a trial; return a hook that raises NotFreshError on all ranks if one is not fresh."""
+def called_by(config: TrainConfig) -> str:
+    """Return what a trial calls, with the arguments."""
+    called = ("model", "model_args", "data", "data_args", "loss", "metric", "task", "optimizer", "schedule")
+    return repr([getattr(config, name) for name in (*called, "gradient_sync", "compile", "precision")])
+
+
+def fresh_hook(process: ProcessState, worker: Worker, code: str = "") -> Any:
+    """Make the process ready for a trial; return a hook that raises NotFreshError on all ranks if one is not fresh.
+
+    code: what the trial calls.
+    """
     from scalestudy.training.distributed import gather_texts
     from scalestudy.training.loop.hooks import Hook
 
@@ -229,7 +238,7 @@ def fresh_hook(process: ProcessState, worker: Worker) -> Any:
 
     class Fresh(Hook):
         def train_starts(self, trial: Trial) -> None:
-            mine = found or process.found_in(trial.model)
+            mine = found or process.found_in(trial.model, code)
             for why in gather_texts(mine, worker) if is_used else [mine]:
                 if why:
                     raise NotFreshError(why)

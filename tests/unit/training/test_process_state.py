@@ -128,6 +128,35 @@ def test_a_late_import_that_sets_nothing_is_no_matter(module):
     assert process.begin() == ""
 
 
+@functools.cache
+def set_up():
+    torch.set_default_dtype(torch.float64)
+
+
+def set_up_once():
+    set_up()
+    return layer()
+
+
+def set_up_always():
+    torch.set_default_dtype(torch.float64)
+    return layer()
+
+
+@pytest.mark.parametrize(
+    ("build", "found"),
+    [(set_up_once, "the code sets the default dtype once, in the first trial of a process"), (set_up_always, "")],
+)
+def test_what_the_code_sets_once_is_missed_in_the_next_trial(build, found):
+    process, said = ProcessState(), []
+    for _ in range(2):
+        process.begin()
+        said.append(process.found_in(build(), code="the same"))
+    assert said == ["", found]
+    process.begin()
+    assert process.found_in(layer(), code="other") == ""
+
+
 # --- what is kept -----------------------------------------------------------------------------------------------------
 def layer():
     return nn.Linear(4, 4)
@@ -278,6 +307,10 @@ def test_what_an_earlier_trial_than_the_last_has_changed_is_found():
 
 
 ACTIVATION = nn.ReLU(inplace=True)
+
+
+ACTIVATION.tangled = {"mine": [ACTIVATION, {}]}
+ACTIVATION.tangled["mine"].append(ACTIVATION.tangled)
 
 
 def shared_activation(activation=nn.GELU()):  # noqa: B008 - as a user writes it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from scalestudy.orchestration.base.places import base_folder, is_there, nearest
 from scalestudy.orchestration.groups.events import Beginning
 from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.storage.arrow_store import storage_reason
+from scalestudy.orchestration.storage.lock import StudyLock, lock_of
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
 from scalestudy.orchestration.tracking.entries import StudyJournal
 from scalestudy.orchestration.tracking.recorder import History
@@ -59,21 +60,50 @@ class PreparedStudy:
             dict.fromkeys(each for before in self.history.fingerprints for each in fingerprint.changes_since(before))
         )
 
-    def write(self) -> list[Path]:
-        """Write spec and plan; return the folders that it made. Raises UnreachableError."""
+    def write(self, made: Iterable[Path] = ()) -> list[Path]:
+        """Write spec and plan; return the folders that were made, by this or before it (`made`).
+
+        Raises UnreachableError.
+        """
         path = self.folder.path
         if self.folder.mirror and self.state == "started":
             shutil.rmtree(path, ignore_errors=True)  # the copy of a study that is no more
-        made = [parent for parent in (path, *path.parents) if not parent.exists()]
+        made = [*made, *_missing(path)]
         try:
             self.folder.create()
             if self.state != "resumed":
                 self.folder.write_plan(self.plan, self.study_id, self.spec.to_yaml())
         except OSError as error:
             self.discard(made)
-            problem = f"storage: {self.folder.address}: {storage_reason(error) if self.folder.mirror else error}"
-            raise UnreachableError(problem, "name another folder, or free some space") from error
+            raise self._unwritten(error) from error
         return made
+
+    def claim(self, stack: ExitStack) -> tuple[StudyLock, list[Path]]:
+        """Take the lock of a new study, with its folder; return the lock and the folders that were made.
+
+        Another study may have begun there since the name was free: then raise RequestError, and leave it alone.
+        """
+        made: list[Path] = []
+        if not self.folder.mirror:  # a lock in a bucket needs no folder, and the copy here may be another's
+            made = _missing(self.folder.path)
+            try:
+                self.folder.path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise self._unwritten(error) from error
+        try:
+            lock = stack.enter_context(lock_of(self.folder))
+        except UnreachableError:  # a full disk
+            for folder in made:
+                with suppress(OSError):  # another study may have begun in it
+                    folder.rmdir()
+            raise
+        if self.folder.mirror is None and self.folder.plan_file.exists():
+            raise RequestError(f"storage: {self.folder.path}: is another study's by now", "run it again")
+        return lock, made
+
+    def _unwritten(self, error: OSError) -> UnreachableError:
+        problem = f"storage: {self.folder.address}: {storage_reason(error) if self.folder.mirror else error}"
+        return UnreachableError(problem, "name another folder, or free some space")
 
     def discard(self, made: Iterable[Path]) -> None:
         """Delete a new study's folder, and the folders made for it that are empty, the nearest first.
@@ -92,6 +122,27 @@ class PreparedStudy:
         for parent in made[1:]:
             with suppress(OSError):  # another study may have begun in it
                 parent.rmdir()
+
+
+def _missing(path: Path) -> list[Path]:
+    """Return the path and those above it that do not exist, the nearest first."""
+    return [each for each in (path, *path.parents) if not each.exists()]
+
+
+def claimed(study: PreparedStudy, stack: ExitStack) -> tuple[PreparedStudy, StudyLock, list[Path]]:
+    """Claim a new study; where another one has taken its name in the meantime, take another name, unless it is `--out`.
+
+    Return the study, its lock and the folders that were made. Raises as `PreparedStudy.claim`.
+    """
+    with ExitStack() as held:
+        try:
+            lock, made = study.claim(held)
+        except RequestError:
+            if study.folder.address != child(storage_of(study.spec), study.study_id):
+                raise
+            return claimed(open_new(study.spec, None), stack)
+        stack.push(held.pop_all())
+    return study, lock, made
 
 
 def open_new(spec: StudySpec, out: str | Path | None) -> PreparedStudy:

@@ -13,9 +13,16 @@ from scalestudy.orchestration.base.environment import left_as_found, prepare_env
 from scalestudy.orchestration.base.places import check_machine, outside_job_folder
 from scalestudy.orchestration.base.waiting import Say, say_nothing
 from scalestudy.orchestration.groups.events import Origin
-from scalestudy.orchestration.storage.lock import StudyLock, lock_of
+from scalestudy.orchestration.storage.lock import StudyLock
 from scalestudy.orchestration.study.folders import Source, lock_study, read_spec
-from scalestudy.orchestration.study.opening import PreparedStudy, open_extended, open_new, open_resumed, with_failed
+from scalestudy.orchestration.study.opening import (
+    PreparedStudy,
+    claimed,
+    open_extended,
+    open_new,
+    open_resumed,
+    with_failed,
+)
 from scalestudy.orchestration.study.origin import origin_of
 from scalestudy.orchestration.study.ready import check_storage, get_ready
 from scalestudy.orchestration.study.result import StudyResult
@@ -126,12 +133,13 @@ def _run(
     stack.enter_context(outside_job_folder())
     from scalestudy.orchestration.study.running import RunningStudy  # it imports Ray Train
 
+    made: list[Path] = []
+    if lock is None:  # of two that chose one name, the lock tells the first, so it comes before all that is written
+        study, lock, made = claimed(study, stack)
+        ready = replace(ready, study=study)
     folder = study.folder
-    if lock is None and folder.mirror:  # of two that choose one name in a bucket, the lock alone tells the first
-        lock = stack.enter_context(lock_of(folder))
-    made = study.write()
+    made = study.write(made)
     try:
-        lock = lock or stack.enter_context(lock_of(folder))
         if study.state == "started":
             check_storage(folder, ready.cluster)
             same_address(folder, ready.tracking)

@@ -1,6 +1,7 @@
 """A study that goes on, or grows: what is taken over from its folder, and what is refused with nothing changed."""
 
 import json
+from contextlib import ExitStack
 
 import pytest
 
@@ -13,7 +14,7 @@ from scalestudy.orchestration.base.errors import ExitCode, RequestError
 from scalestudy.orchestration.commands.study_commands import status_of
 from scalestudy.orchestration.groups.events import EpochDone, Running, to_plain
 from scalestudy.orchestration.study.folders import open_folder
-from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed, with_failed
+from scalestudy.orchestration.study.opening import claimed, open_extended, open_new, open_resumed, with_failed
 from scalestudy.orchestration.study.study import resume_study
 from scalestudy.orchestration.sweep.search import search_for
 from scalestudy.training.fingerprint import DataFacts, Fingerprint
@@ -188,6 +189,35 @@ def test_the_folder_of_a_new_study_goes_again_when_it_can_not_start(tmp_path):
     assert StudyFolder(tmp_path / "a" / "b" / "out").read_plan() == opened.plan
     opened.discard(made)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_of_two_studies_that_chose_one_name_the_second_takes_another(tmp_path, monkeypatch, runs):
+    monkeypatch.chdir(tmp_path)
+    opened = open_new(spec_of(), None)
+    with ExitStack() as stack, ExitStack() as other:
+        first, _, made = claimed(opened, stack)
+        first.write(made)
+        if not runs:
+            stack.close()
+        before = contents(first.folder)
+        second, lock, made = claimed(opened, other)
+        assert (first.study_id, second.study_id != first.study_id) == (opened.study_id, True)
+        assert (second.folder.path.parent, lock.check()) == (tmp_path / "runs", True)
+        second.write(made)
+        second.discard(made)
+        assert contents(first.folder) == before
+        assert [folder.name for folder in (tmp_path / "runs").iterdir()] == [first.study_id]
+
+
+def test_of_two_studies_with_one_out_the_second_is_refused_and_leaves_the_first_alone(tmp_path):
+    opened = open_new(spec_of(), tmp_path / "out")
+    with ExitStack() as stack:
+        claimed(opened, stack)[0].write()
+        before = contents(opened.folder)
+        with ExitStack() as other, pytest.raises(RequestError, match="is being run by process"):
+            claimed(opened, other)
+        assert contents(opened.folder) == before
 
 
 def test_the_folder_of_a_resumed_study_stays_whatever_happens(folder):

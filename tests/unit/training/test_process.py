@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from scalestudy.training import process
-from tests.support.processes import mentioning
+from tests.support.processes import is_alive, mentioning
 from tests.support.project_files import REPOSITORY
 
 
@@ -200,6 +200,7 @@ print(Popen(["sleep", "60"], stdout=DEVNULL, stderr=DEVNULL, start_new_session=T
 return 0
 """
     _, out, _ = ran(body)
+    assert is_alive(int(out))
     os.kill(int(out), signal.SIGKILL)
 
 

@@ -9,11 +9,11 @@ from scalestudy.experiments.plan.plan import point_trials
 from scalestudy.experiments.spec.reading import parse_study
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
-from scalestudy.orchestration.base.errors import ExitCode, RequestError
+from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError
 from scalestudy.orchestration.commands.study_commands import status_of
 from scalestudy.orchestration.groups.events import Running, to_plain
 from scalestudy.orchestration.study.folders import open_folder
-from scalestudy.orchestration.study.opening import open_extended, open_new, open_resumed, with_failed
+from scalestudy.orchestration.study.opening import check_writable, open_extended, open_new, open_resumed, with_failed
 from scalestudy.orchestration.study.study import resume_study
 from scalestudy.orchestration.sweep.search import search_for
 from tests.support.factorised import TINY
@@ -169,6 +169,12 @@ def test_the_folder_of_a_new_study_goes_again_when_it_can_not_start(tmp_path):
     made = opened.write()
     assert StudyFolder(tmp_path / "a" / "b" / "out").read_plan() == opened.plan
     opened.discard(made)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_no_folder_can_have_is_refused_before_the_study_starts(tmp_path):
+    with pytest.raises(UnreachableError, match=r"can't be written \(File name too long\); name a folder"):
+        check_writable(tmp_path / ("n" * 300) / "out")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -238,7 +238,9 @@ def _no_cluster(address: str | None, reason: str) -> UnreachableError:
     )
 
 
-def _cluster(*, home: Path | None = None, variables: tuple[str, ...] = (), connected_here: bool = True) -> Cluster:
+def _cluster(
+    *, home: Path | None = None, variables: Mapping[str, str | None] | None = None, connected_here: bool = True
+) -> Cluster:
     import ray
 
     address, alive = ray.get_runtime_context().gcs_address, alive_nodes()
@@ -247,7 +249,7 @@ def _cluster(*, home: Path | None = None, variables: tuple[str, ...] = (), conne
     nodes = tuple(node for node in alive if not node.draining)
     growth = None if home else _growth()  # a cluster that was started here has no autoscaler
     return Cluster(
-        address=address, nodes=nodes, home=home, variables=variables, connected_here=connected_here, growth=growth
+        address=address, nodes=nodes, home=home, variables=variables or {}, connected_here=connected_here, growth=growth
     )
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.plan.plan import cell_of, label
 from scalestudy.experiments.study.mlflow_filters import study_filter
-from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError
 from scalestudy.orchestration.commands.recommended import RecommendedCell, best_name
 from scalestudy.orchestration.commands.study_commands import advise
@@ -57,7 +56,6 @@ def register_recommended(path: str | Path, name: str) -> Registered:
     """
     if not name.strip() or any(character in name for character in NOT_IN_NAMES):
         raise RequestError(f"--name: {name!r}: is no name of a model", "give one without / and :")
-    prepare_environment()
     advice = advise(path)
     folder = open_folder(path)
     with readable(folder):

@@ -26,9 +26,14 @@ def inside_ray_job() -> bool:
     return JOB_CONFIG in os.environ
 
 
+def expanded(path: str | Path) -> Path:
+    """Return a path with the home folder in place of `~`. As in a shell, `~name` stays where there is no such user."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - `Path.expanduser` raises there
+
+
 def home() -> Path:
     """Return `$SCALESTUDY_HOME`, by default `~/scalestudy`."""
-    return Path(os.environ.get("SCALESTUDY_HOME") or Path.home() / "scalestudy").expanduser().absolute()
+    return expanded(os.environ.get("SCALESTUDY_HOME") or "~/scalestudy").absolute()
 
 
 def writable_home() -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError, first_line
-from scalestudy.orchestration.base.places import temporary_folder
+from scalestudy.orchestration.base.places import expanded, temporary_folder
 from scalestudy.orchestration.cluster.nodes import HEAD_DRAINS, ClusterNode, Growth, alive_nodes, head_drains
 from scalestudy.orchestration.cluster.ports import can_connect, quiet_port, speaks_grpc
 from scalestudy.orchestration.cluster.ray_private import (
@@ -187,7 +187,7 @@ def _has_token() -> bool:
 
 def token_file() -> Path:
     """Return where Ray looks for the token of a cluster that runs already."""
-    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token").expanduser()
+    return expanded(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token")
 
 
 def _finds_cluster() -> bool:
@@ -238,7 +238,9 @@ def _no_cluster(address: str | None, reason: str) -> UnreachableError:
     )
 
 
-def _cluster(*, home: Path | None = None, variables: tuple[str, ...] = (), connected_here: bool = True) -> Cluster:
+def _cluster(
+    *, home: Path | None = None, variables: Mapping[str, str | None] | None = None, connected_here: bool = True
+) -> Cluster:
     import ray
 
     address, alive = ray.get_runtime_context().gcs_address, alive_nodes()
@@ -247,7 +249,7 @@ def _cluster(*, home: Path | None = None, variables: tuple[str, ...] = (), conne
     nodes = tuple(node for node in alive if not node.draining)
     growth = None if home else _growth()  # a cluster that was started here has no autoscaler
     return Cluster(
-        address=address, nodes=nodes, home=home, variables=variables, connected_here=connected_here, growth=growth
+        address=address, nodes=nodes, home=home, variables=variables or {}, connected_here=connected_here, growth=growth
     )
 
 

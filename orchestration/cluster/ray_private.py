@@ -122,12 +122,13 @@ LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 def read_variables() -> None:
     """Make Ray read LOOPBACK_ONLY and the variables of its token again; it keeps what it found when it first looked."""
+    import ray
     from ray._private import ray_constants
-    from ray._raylet import AuthenticationTokenLoader, Config
 
+    raylet: Any = ray._raylet
     ray_constants.ENABLE_RAY_CLUSTER = ray_constants.env_bool(LOOPBACK_ONLY, not ray_constants.IS_WINDOWS_OR_OSX)
-    Config.initialize("")
-    AuthenticationTokenLoader.instance().reset_cache()
+    raylet.Config.initialize("")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 TRIES, HELPERS_SECONDS = 3, 25.0

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from scalestudy.experiments.plan.plan import NO_STEP_TIME, TrialPlan, make_plan
 from scalestudy.experiments.spec.sweep_section import ITEMS
-from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError, request_error
 from scalestudy.orchestration.commands import show
 from scalestudy.orchestration.commands.bench_result import EXPERIMENT, Cell, Experiment, Run, Table
@@ -55,7 +54,6 @@ def run_bench(runner: Runner, *, device: str = "auto", quick: bool = False, trac
     """
     from scalestudy.training.device import choose_device
 
-    prepare_environment()
     address = resolve_address(None) if tracked else None
     try:
         place = choose_device(device, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
 import signal
@@ -514,6 +515,10 @@ def command_line() -> None:
         app()
     except (SpecError, StudyError) as error:
         _complain(str(error), getattr(error, "exit_code", ExitCode.BAD_REQUEST))
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        _complain(f"{error.filename}: is too long for a file's name; give a shorter one", ExitCode.BAD_REQUEST)
     except KeyboardInterrupt:
         _complain("stopped", ExitCode.INTERRUPTED)
 

@@ -24,7 +24,6 @@ from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.spec.addresses import is_uri
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.base.child import run_child
-from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import StudyError, first_line
 from scalestudy.orchestration.base.places import base_folder, nearest
 from scalestudy.orchestration.cluster.connection import folder_of_clusters, token_file
@@ -76,7 +75,6 @@ def examine(source: str, address: str | None) -> list[Finding]:
     """Return every finding. Raise SpecError for an invalid spec, as every command does."""
     from scalestudy.orchestration.study.folders import read_spec
 
-    prepare_environment()
     return [finding for name, check in checks_of(read_spec(source), address) for finding in safely(name, check)]
 
 

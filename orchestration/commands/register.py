@@ -12,7 +12,6 @@ from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.plan.plan import cell_of, label
 from scalestudy.experiments.study.mlflow_filters import study_filter
 from scalestudy.experiments.study.mlflow_limits import LONGEST_NAME, fitted_text, is_model_name
-from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError
 from scalestudy.orchestration.commands.recommended import RecommendedCell, best_name
 from scalestudy.orchestration.commands.study_commands import advise
@@ -59,7 +58,6 @@ def register_recommended(path: str | Path, name: str) -> Registered:
     if not is_model_name(name):
         problem = f"--name: {fitted_text(name, LONGEST_NAME)!r}: can't name a model in MLflow"
         raise RequestError(problem, "give one of letters, digits, - and _, such as my-model")
-    prepare_environment()
     advice = advise(path)
     folder = open_folder(path)
     with readable(folder):

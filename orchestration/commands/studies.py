@@ -20,7 +20,7 @@ from scalestudy.experiments.spec.addresses import is_uri, parent_and_name
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import RequestError, first_line
-from scalestudy.orchestration.base.places import base_folder, home
+from scalestudy.orchestration.base.places import base_folder, expanded, home
 from scalestudy.orchestration.commands.parameters import LATEST
 from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.storage.lock import lock_of
@@ -124,7 +124,7 @@ def checked_place(storage: str) -> str:
     if is_uri(storage):
         mirror.open_store(storage, "--storage")
         return storage
-    path = Path(storage).expanduser()
+    path = expanded(storage)
     if not path.is_dir():
         raise RequestError(f"--storage: {storage}: there is no such folder", "name one that holds studies' folders")
     if StudyFolder(path).plan_file.exists():

@@ -15,7 +15,6 @@ from typing import Any
 
 from scalestudy.experiments.analysis.measures.units import seconds_text
 from scalestudy.experiments.spec.reading import new_spec, new_spec_from
-from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError, request_error
 from scalestudy.orchestration.commands.studies import is_running
 from scalestudy.orchestration.commands.watch import WatchedStudy, watch
@@ -217,7 +216,6 @@ def sync_tracking(path: str | Path) -> tuple[int, str]:
 
     Raises UnreachableError if the store is out of reach, RequestError while the study runs.
     """
-    prepare_environment()
     folder = open_folder(path)
     with readable(folder):
         spec, plan, journal = spec_of(folder), folder.read_plan(), StudyJournal(folder)

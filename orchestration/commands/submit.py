@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from scalestudy.experiments.spec.reading import catalogue
-from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError, first_line
 from scalestudy.orchestration.base.places import PACKAGE, ROOT
 from scalestudy.orchestration.cluster.connection import TOKEN_REMEDY, first_sentence
@@ -109,7 +108,6 @@ def submit_study(
     Raises SpecError or RequestError for what `run` would refuse, UnreachableError where no job server answers or it
     refuses the token or the job.
     """
-    prepare_environment()
     study = read_spec(spec, overrides)
     check_callables(study)
     asked = submission(spec, overrides, variables, Path.cwd(), rehearsal=rehearsal)

@@ -22,7 +22,6 @@ from urllib.parse import quote, urlencode
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.spec.spec_error import SpecError
 from scalestudy.experiments.study.mlflow_filters import study_filter
-from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.base.errors import RequestError, StudyError
 from scalestudy.orchestration.base.places import UI_HOST
 from scalestudy.orchestration.cluster.ports import can_connect
@@ -101,7 +100,6 @@ def serve_ui(uri: str | None, port: int, study: str | None = None) -> int:
 
     Raises RequestError if the port is in use or there is no such study, UnreachableError if the store can't be reached.
     """
-    prepare_environment()
     page = TrackedPage.of(study, uri) if study else _latest_in(uri or os.environ.get("MLFLOW_TRACKING_URI"))
     address = page.address if page else resolve_address(uri)
     check_reachable(address)

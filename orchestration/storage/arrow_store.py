@@ -12,6 +12,7 @@ from pyarrow import ArrowInvalid
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, SubTreeFileSystem
 
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
+from scalestudy.orchestration.base.places import expanded
 from scalestudy.training.checkpoint.byte_store import ByteStore, LocalByteStore, checked_name, sorted_names
 from scalestudy.training.redaction import redacted
 from scalestudy.training.whole_file import ASIDE_CHARACTERS, aside_prefix
@@ -178,7 +179,7 @@ def _resolve(where: str | Path) -> tuple[FileSystem, str]:
     """Return the file system and the path in it."""
     text = str(where)
     if "://" not in text:
-        return LocalFileSystem(), str(Path(text).expanduser().absolute())
+        return LocalFileSystem(), str(expanded(text).absolute())
     try:
         return FileSystem.from_uri(_in_one_request(text))
     except ArrowInvalid as error:

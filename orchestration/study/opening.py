@@ -16,7 +16,7 @@ from scalestudy.experiments.spec.addresses import child, is_uri, parent_and_name
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
-from scalestudy.orchestration.base.places import base_folder, is_there, nearest
+from scalestudy.orchestration.base.places import base_folder, expanded, is_there, nearest
 from scalestudy.orchestration.groups.events import Beginning
 from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.storage.arrow_store import storage_reason
@@ -251,7 +251,7 @@ def new_study_id(spec: StudySpec) -> str:
 
 def storage_of(spec: StudySpec) -> str:
     """Return the folder or URI that holds the studies' folders."""
-    return spec.storage if is_uri(spec.storage) else str(base_folder() / Path(spec.storage).expanduser())
+    return spec.storage if is_uri(spec.storage) else str(base_folder() / expanded(spec.storage))
 
 
 def new_folder(spec: StudySpec, study_id: str, out: str | Path | None = None) -> StudyFolder:
@@ -266,7 +266,7 @@ def new_folder(spec: StudySpec, study_id: str, out: str | Path | None = None) ->
             if not mirror.is_free(place):
                 raise RequestError(f"--out: {place}: is there already", "name a place that is new or empty")
         return mirror.mirrored(place, "work")
-    path = Path(place).expanduser().absolute()
+    path = expanded(place).absolute()
     if is_there(path) and (not path.is_dir() or any(path.iterdir())):
         raise RequestError(f"--out: {path}: is there already", "name a folder that is new or empty")
     check_writable(path)
@@ -280,6 +280,7 @@ def check_writable(path: Path) -> None:
     """
     probe = nearest(path) / f".scalestudy-probe-{time.time_ns()}"
     try:
+        path.exists()  # raises for a name that is too long
         try:
             probe.write_bytes(bytes(PROBE_BYTES))
         finally:

@@ -82,6 +82,19 @@ def test_the_home_of_a_container_s_user(monkeypatch, tmp_path):
     assert places.base_folder() == tmp_path / "new"
 
 
+def test_a_home_folder_that_nobody_has(monkeypatch):
+    monkeypatch.setenv("HOME", "/srv/ann")
+    assert places.expanded("~/runs") == Path("/srv/ann/runs")
+    assert places.expanded("~no-such-user/runs") == Path("~no-such-user/runs")
+
+
+@pytest.mark.parametrize("command", [("status",), ("list", "--storage")])
+def test_a_name_that_no_file_can_have(tmp_path, command):
+    done = scalestudy(*command, "n" * 300, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "n: is too long for a file's name; give a shorter one" in done.stderr.replace("/plan.json", "")
+
+
 def test_nowhere_for_temporary_files(monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/dev/null/none"])

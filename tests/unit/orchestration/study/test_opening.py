@@ -10,11 +10,18 @@ from scalestudy.experiments.plan.plan import point_trials
 from scalestudy.experiments.spec.reading import parse_study
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
-from scalestudy.orchestration.base.errors import ExitCode, RequestError
+from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError
 from scalestudy.orchestration.commands.study_commands import status_of
 from scalestudy.orchestration.groups.events import EpochDone, Running, to_plain
 from scalestudy.orchestration.study.folders import open_folder
-from scalestudy.orchestration.study.opening import claimed, open_extended, open_new, open_resumed, with_failed
+from scalestudy.orchestration.study.opening import (
+    check_writable,
+    claimed,
+    open_extended,
+    open_new,
+    open_resumed,
+    with_failed,
+)
 from scalestudy.orchestration.study.study import resume_study
 from scalestudy.orchestration.sweep.search import search_for
 from scalestudy.training.fingerprint import DataFacts, Fingerprint
@@ -218,6 +225,12 @@ def test_of_two_studies_with_one_out_the_second_is_refused_and_leaves_the_first_
         with ExitStack() as other, pytest.raises(RequestError, match="is being run by process"):
             claimed(opened, other)
         assert contents(opened.folder) == before
+
+
+def test_a_name_that_no_folder_can_have_is_refused_before_the_study_starts(tmp_path):
+    with pytest.raises(UnreachableError, match=r"can't be written \(File name too long\); name a folder"):
+        check_writable(tmp_path / ("n" * 300) / "out")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_folder_of_a_resumed_study_stays_whatever_happens(folder):

@@ -36,7 +36,7 @@ def done(exit_code=ExitCode.DONE, unsent=0, broken=None, **keywords):
 
 def ends():
     """Every way in which a study may end."""
-    lost = "RayError: many lines\nthe head is gone"
+    lost = "RayError: the head is gone\nand many lines more"
     return {
         "done": dataclasses.replace(done(), wall_seconds=125.0),
         "trials failed": done(ExitCode.SOME_FAILED, endings={"*": "failed"}, message="ValueError: [bold]x[/bold]"),

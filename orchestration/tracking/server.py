@@ -131,7 +131,8 @@ def address_of(folder: StudyFolder, now: TrackingAddress) -> TrackingAddress:
 
     A database is looked for by its way from the study's folder, which leads to it if the project was moved, copied or
     mounted elsewhere; then where it was; then at `now`. The first that has the study goes on. If none has it, a study
-    that lies where it lay keeps its place, and another one gets `now`. A copy never takes the original's database.
+    that lies where it lay keeps its place, and another one gets `now`. A copy in another project leaves the original's
+    database alone.
 
     Raises RequestError if `now` is a server other than the one that has the study.
     """
@@ -147,7 +148,7 @@ def address_of(folder: StudyFolder, now: TrackingAddress) -> TrackingAddress:
         return now
     before, here = StudyFolder(Path(kept["study"])), _place(folder)
     stays = kept["study"] == here or (before.plan_file.exists() and before.path.samefile(here))
-    is_copy = not stays and before.plan_file.exists()
+    is_copy = not stays and before.plan_file.exists() and not Path(here).is_relative_to(was.parent)
     beside = Path(os.path.normpath(Path(here, kept["beside"]))) if kept["beside"] else None
     places = [beside, None if is_copy else was, None if is_copy and now.database == was else now.database]
     found = next((place for place in places if place and has_study(place, folder.study_id)), None)

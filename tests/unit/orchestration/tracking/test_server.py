@@ -435,6 +435,12 @@ def test_a_copy_of_the_study_alone_does_not_write_into_the_original_s_database(
     assert found_at(copy) == copy / "mlflow.db"
 
 
+def test_a_copy_of_the_study_in_its_project_stays_in_the_project_s_database(project, monkeypatch):
+    shutil.copytree(project / "runs" / "tiny-1", project / "copy")
+    go_to(monkeypatch, project)
+    assert same_address(StudyFolder(project / "copy"), resolve_address(None)).database == project / "mlflow.db"
+
+
 def test_a_study_that_was_moved_without_its_database_goes_on_where_it_is(project, tmp_path, monkeypatch):
     (tmp_path / "other").mkdir()
     (project / "runs").rename(tmp_path / "other" / "runs")

@@ -16,7 +16,6 @@ import locale
 import multiprocessing
 import os
 import sys
-import sysconfig
 import warnings
 import weakref
 from collections import OrderedDict
@@ -31,6 +30,7 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from scalestudy.training.own_code import is_installed
 from scalestudy.training.torchvision_compat import define_missing_operators
 
 CONTAINERS = frozenset({list, tuple, set, frozenset, dict, OrderedDict})
@@ -406,5 +406,4 @@ def _is_own(module: str) -> bool:
     file = getattr(sys.modules.get(module), "__file__", None)
     if not file or module.partition(".")[0] == "scalestudy":
         return False
-    library = Path(sysconfig.get_path("stdlib"))
-    return not (Path(file).is_relative_to(library) or {"site-packages", "dist-packages"} & {*Path(file).parts})
+    return not is_installed(Path(file))

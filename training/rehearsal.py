@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import math
-import sysconfig
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -45,6 +44,7 @@ from scalestudy.training.loop.step import forward_and_backward, update_parameter
 from scalestudy.training.loop.train import train
 from scalestudy.training.loop.trial import Trial, check_batch_size, make_optimizer
 from scalestudy.training.losses import make_loss, make_metric
+from scalestudy.training.own_code import is_installed
 from scalestudy.training.seeding import generators_kept
 from scalestudy.training.state import pack, unpack
 from scalestudy.training.task import ExamplesTask, ShardLoss, checked_loss, make_task, tokens_of
@@ -442,12 +442,10 @@ def _module(frame: FrameType) -> str:
 
 def _place(frames: list[tuple[FrameType, int]]) -> str:
     """Return the innermost frame that belongs to no installed library and not to this package; "": there is none."""
-    own = Path(sysconfig.get_path("stdlib"))
     for frame, line in reversed(frames):
         name = frame.f_code.co_filename
         file = Path(name)
-        installed = file.is_relative_to(own) or {"site-packages", "dist-packages"} & {*file.parts}
         ours = str(frame.f_globals.get("__package__")).startswith("scalestudy")  # also of a module that was run
-        if not (installed or ours or name.startswith("<")):
+        if not (is_installed(file) or ours or name.startswith("<")):
             return f"{file.name}:{line}, in {frame.f_code.co_name}"
     return ""

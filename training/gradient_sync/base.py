@@ -71,7 +71,7 @@ class GradientSync:
         self.parameters = shard_loss.summed_parameters()
         self.weight = shard_loss.weight  # its gradient divides the others; None: `factor` has divided already
         self.told: torch.Tensor | None = None  # the weights' sum, up to the step that is not finite
-        self._one = torch.ones((), device=worker.device)
+        self._one = torch.ones((), dtype=torch.float32, device=worker.device)
         self.bytes_sent = 0  # by this rank in all; an allreduce of n bytes counts as 2 (k - 1) / k · n
         self.measures_local = False  # set by a hook: whether the next step measures `local_sq_norm`
         self.local_sq_norm: torch.Tensor | None = None  # |g_i|² of this worker's gradient as its loss scaled it

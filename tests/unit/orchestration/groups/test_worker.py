@@ -3,6 +3,7 @@
 import math
 import os
 import queue
+import sys
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -456,6 +457,17 @@ def test_what_loading_the_data_has_set_holds_in_each_trial_though_they_are_kept(
     assert losses(tmp_path, process, **own) == first != []
     process.begin()
     assert os.getcwd() == str(tmp_path)  # noqa: PTH109
+
+
+def test_a_default_dtype_set_at_module_level_holds_in_every_trial(tmp_path):
+    settings, module = Settings(), "tests.support.in_float64"
+    process = ProcessState([module])
+    try:
+        found = [losses(tmp_path, process, model=f"{module}:Net") for _ in range(3)]
+    finally:
+        settings.put_back()
+        sys.modules.pop(module)
+    assert found[0] == found[1] == found[2] != []
 
 
 def test_a_trial_that_would_go_on_with_another_s_weights_is_given_back(tmp_path):

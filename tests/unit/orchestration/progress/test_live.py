@@ -155,7 +155,8 @@ def test_warnings_and_tracebacks_of_these_packages_are_in_it_and_no_others(tmp_p
     assert logging.getLogger("orchestration").level == before
 
 
-def test_a_name_that_is_no_text_is_logged(tmp_path):
+def test_a_name_that_is_no_text_is_logged(tmp_path, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("scalestudy"), "propagate", False)  # pytest can't send such a name
     with study_log(tmp_path / "log.jsonl", "s"):
         logging.getLogger("scalestudy.a").warning("no such file: %s", os.fsdecode(b"m\xfcll"))
     assert r"no such file: m\udcfcll" in (tmp_path / "log.jsonl").read_text("utf-8")

@@ -95,7 +95,7 @@ def port():
 
 
 def by_urllib(url):
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.build_opener().open(url, timeout=5) as answer:  # `urlopen` keeps the proxies of its first call
         return answer.read().decode()
 
 

@@ -339,7 +339,7 @@ def on_ranks(world_size: int, function: Callable[..., Any], *arguments: Any, bac
         tempfile.TemporaryDirectory(prefix="ranks-") as folder,
         ProcessPoolExecutor(world_size, mp_context=get_context("spawn")) as pool,
     ):
-        meeting = (world_size, f"file://{Path(folder) / 'store'}", backend)
+        meeting = (world_size, str(Path(folder) / "store"), backend)
         futures = [pool.submit(_serve_rank, function, rank, meeting, arguments) for rank in range(world_size)]
         return [future.result() for future in futures]
 
@@ -353,7 +353,8 @@ def _serve_rank(
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    start_process_group(rank, world_size, init_method=store, backend=backend, timeout_seconds=LOCAL_TIMEOUT_SECONDS)
+    meeting_place = dist.FileStore(store, world_size)  # a URL would cut a path at ? and #
+    start_process_group(rank, world_size, store=meeting_place, backend=backend, timeout_seconds=LOCAL_TIMEOUT_SECONDS)
     try:
         return function(Worker(rank, world_size, device), *arguments)
     finally:

@@ -88,6 +88,18 @@ def _put_attention(wanted: Sequence[bool]) -> None:
         put(enabled)
 
 
+def _half_precision() -> list[Any]:
+    return [getattr(torch.backends.cuda.matmul, name) for name in _HALF]
+
+
+def _put_half_precision(wanted: Sequence[Any]) -> None:
+    for name, value in zip(_HALF, wanted, strict=True):
+        setattr(torch.backends.cuda.matmul, name, value)
+
+
+_HALF = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+
+
 def _gpu() -> tuple[int, float] | None:
     if not torch.cuda.is_initialized():
         return None
@@ -98,6 +110,18 @@ def _put_gpu(wanted: tuple[int, float] | None) -> None:
     if wanted is not None:
         torch.cuda.set_device(wanted[0])
         torch.cuda.set_per_process_memory_fraction(wanted[1])
+
+
+def _folder() -> str | None:
+    with contextlib.suppress(FileNotFoundError):  # it may be gone
+        return str(Path.cwd())
+    return None
+
+
+def _put_folder(wanted: str | None) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if wanted is not None:
+            os.chdir(wanted)
 
 
 def _put_environment(wanted: Mapping[str, str]) -> None:
@@ -139,12 +163,17 @@ COMPUTING: Mapping[str, Setting] = {
     "attention kernels": Setting(_attention, _put_attention),
     "hooks on every module": _hooks("torch.nn.modules.module"),
     "hooks on every optimizer": _hooks("torch.optim.optimizer"),
+    "the checks of distributions": Setting(
+        lambda: torch.distributions.Distribution._validate_args,
+        torch.distributions.Distribution.set_default_validate_args,
+    ),
+    "sums in half precision": Setting(_half_precision, _put_half_precision),
     "NumPy's error state": Setting(np.geterr, lambda wanted: np.seterr(**wanted)),
 }
 """Settings on which the numbers depend that a training computes, or whether it can compute them."""
 SURROUNDING: Mapping[str, Setting] = {
     "the GPU": Setting(_gpu, _put_gpu),
-    "the current folder": Setting(os.getcwd, os.chdir),
+    "the current folder": Setting(_folder, _put_folder),
     "the environment": Setting(lambda: dict(os.environ), _put_environment),
     "sys.path": Setting(lambda: list(sys.path), lambda wanted: sys.path.__setitem__(slice(None), wanted)),
     "the recursion limit": Setting(sys.getrecursionlimit, sys.setrecursionlimit),
@@ -229,7 +258,7 @@ class Remains:
                 return f"the model's {name} was trained by an earlier trial"
             if parts:
                 kept[name] = storage, {part.content for part in parts}
-            elif self._foreign.get(storage.data_ptr()) in _contents([storage] if _is_foreign(storage) else []):
+            elif storage.data_ptr() in self._foreign and self._foreign[storage.data_ptr()] in _contents([storage]):
                 return f"the model's {name} was trained by an earlier trial"
         contents = _contents([storage for storage, _ in kept.values()])
         for (name, (_, before)), now in zip(kept.items(), contents, strict=True):

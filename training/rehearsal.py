@@ -74,6 +74,7 @@ class Division:
     weights: tuple[float, ...]  # each worker's share
     accumulation: int  # micro-batches of a shard
     normalised_together: bool  # whether batch normalisation sees what all workers train at once
+    steps: int | None = None  # of the whole training; None: at least an epoch
 
     @classmethod
     def of(cls, config: TrainConfig, world_size: int) -> Division:
@@ -83,6 +84,7 @@ class Division:
             weights=tuple(config.weights(world_size)),
             accumulation=config.accumulation,
             normalised_together=config.sync_batch_norm and world_size > 1,
+            steps=config.length if config.unit == "steps" else None,
         )
 
     def smallest(self, samples: int | None, *, together: bool = False, halved: bool = False) -> int:
@@ -93,8 +95,9 @@ class Division:
         halves, by which the gradient's noise is measured.
         """
         batches = {self.batch_size}
-        if samples is not None:
-            start, stop = batch_bounds(samples, self.batch_size, steps_per_epoch(samples, self.batch_size) - 1)
+        last = steps_per_epoch(samples, self.batch_size) - 1 if samples is not None else None
+        if samples is not None and last is not None and (self.steps is None or self.steps > last):
+            start, stop = batch_bounds(samples, self.batch_size, last)
             batches.add(stop - start)
         found: list[int] = []
         for batch in batches:
@@ -122,7 +125,7 @@ class Rehearsed:
 
     loss: float  # mean of the first step's batch; if it is not finite, a trial ends as diverged
     seconds: float
-    digest: str  # of the parameters and buffers after the steps: equal wherever the same training began the same
+    digest: str  # of losses, metrics, parameters and buffers: equal wherever the same training began the same
 
 
 def rehearse(
@@ -154,7 +157,7 @@ def rehearse(
             checks = _Checks(config, divisions, stepped)
             model = train(config, worker, hooks=[checks]).model
             checks.reload()
-            digest = _digest(model)
+            digest = _digest(model, checks.seen)
             checks.train_small_parts()
     finally:
         if in_group:
@@ -168,6 +171,7 @@ class _Checks(Hook):
     def __init__(self, config: TrainConfig, divisions: Sequence[Division], stepped: Callable[[float], None]) -> None:
         self._config, self._divisions, self._stepped = config, divisions, stepped
         self.loss = math.nan  # mean of the first step's batch
+        self.seen: dict[str, float] = {}  # the same, and what the evaluation has given
 
     def train_starts(self, trial: Trial) -> None:
         """Check that no batch exceeds the data."""
@@ -175,6 +179,8 @@ class _Checks(Hook):
         if self._samples is not None:
             largest = max(division.batch_size for division in self._divisions)
             check_batch_size(largest, self._samples, self._config.data)
+            # an epoch's last, smaller batch is tried apart
+            trial.budget = trial.budget.cut(max(self._samples // self._config.batch_size, 1))
 
     def step_ends(self, trial: Trial, step: int) -> None:
         """Evaluate after the first step: what the model keeps of an evaluation meets the second one."""
@@ -187,13 +193,17 @@ class _Checks(Hook):
             batch = _test_batch(trial.data, trial.worker)
             if self._config.task is not None:
                 _check_sums(trial.shard_loss, batch)
-            _check_metrics(trial, batch, self._smallest_tested())
+            tested = _check_metrics(trial, batch, self._smallest_tested())
+        self.seen = {"train_loss": self.loss, **tested}
         self._stepped(self.loss)
 
     def reload(self) -> None:
         """Pack the training's state as a checkpoint does, and load it again."""
         shared, own = (unpack(pack(state(self._trial))) for state in (shared_state, own_state))
-        restore(self._trial, shared, [own], self._trial.progress.period)
+        try:
+            restore(self._trial, shared, [own], self._trial.progress.period)
+        except InputError as error:  # its own model does not take its state
+            raise error.__context__ or error from None
 
     def train_small_parts(self) -> None:
         """Train the smallest part of a batch that any step gives any worker. Raises InputError if that fails.
@@ -265,9 +275,9 @@ def _neighbours(batch_size: int, samples: int | None) -> list[int]:
     return [size for size in near if 0 < size <= (samples or size)]
 
 
-def _digest(model: nn.Module) -> str:
-    """Return a digest of the model's numbers."""
-    digest = hashlib.sha256()
+def _digest(model: nn.Module, seen: Mapping[str, float]) -> str:
+    """Return a digest of the model's numbers and of what was seen of it."""
+    digest = hashlib.sha256(repr(sorted(seen.items())).encode())
     for name, tensor in sorted({**dict(model.named_parameters()), **dict(model.named_buffers())}.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(pack(tensor.detach().clone()))
@@ -330,8 +340,8 @@ def _alike(found: float, wanted: float) -> bool:
     return abs(found - wanted) <= TOLERANCE * max(abs(found), abs(wanted))
 
 
-def _check_metrics(trial: Trial, batch: Tree, fewest: int) -> None:
-    """Evaluate the batch in two parts, one of them of `fewest` examples.
+def _check_metrics(trial: Trial, batch: Tree, fewest: int) -> dict[str, float]:
+    """Evaluate the batch in two parts, one of them of `fewest` examples; return the loss and the metrics.
 
     Raises InputError for what a task may not return, or if the metric is missing. Some metrics have no value for a few
     examples, such as a share of a class that none of them has. Where `finish` fails in a way that may come from that,
@@ -344,11 +354,13 @@ def _check_metrics(trial: Trial, batch: Tree, fewest: int) -> None:
         sums.add(tested.loss, tested.named, trial.worker.device)
     user_task = trial.shard_loss.task
     try:
-        metrics_of(user_task, summed(sums, trial.worker), trial.metric)
+        loss, metrics = metrics_of(user_task, summed(sums, trial.worker), trial.metric)
     except InputError:
         raise
     except (ArithmeticError, ValueError):
-        metrics_of(user_task, summed(_evaluated(trial, trial.data), trial.worker), trial.metric)
+        whole = _evaluated(trial, trial.data)
+        loss, metrics = metrics_of(user_task, summed(whole, trial.worker), trial.metric)
+    return {"test_loss": loss, **metrics}
 
 
 def _evaluated(trial: Trial, data: TrainingData) -> Sums:

@@ -110,7 +110,7 @@ def get_ready(
         output=output,
         fingerprint=fingerprint,
         changed=study.changed_since(fingerprint),
-        fresh_workers=rehearsed.fresh_workers or study.history.fresh_workers,
+        fresh_workers=study.history.fresh_workers if rehearsed.fresh_workers is None else rehearsed.fresh_workers,
     )
 
 

@@ -16,7 +16,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from multiprocessing.connection import Connection, Pipe
+from functools import partial
+from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,8 @@ MEMORY_SHARE = 0.5
 """Of the free memory, which a rehearsal may take."""
 MOST_NAMES = 3
 """Kinds that a line lists."""
+POLL_SECONDS = 0.05
+ENDED_BY = "a second training of {} in a process ended the process"
 LEFT_BEHIND = "{} trains in another way after another training in its process"
 WITHOUT = "correct it; --no-rehearsal starts the study without this check"
 FITTING_MODELS = ("lenet", "mlp", "resnet18")
@@ -71,13 +74,19 @@ class Kind:
         """Return what the process needs to know, as plain data: `answer_for` takes it."""
         configs = [(train_config(trial, data_root), trial.num_gpus) for trial in self.trials]
         divided = {
-            (config.batch_size, size, config.accumulation, config.shards, config.sync_batch_norm): (config, size)
+            (
+                *(config.batch_size, size, config.accumulation, config.shards),
+                *(config.sync_batch_norm, config.unit, config.length),
+            ): (config, size)
             for config, size in configs
         }
         return {
             "config": configs[0][0].to_dict(),
             "divided": [
-                [config.batch_size, config.weights(size), config.accumulation, config.sync_batch_norm and size > 1]
+                [
+                    *(config.batch_size, config.weights(size), config.accumulation),
+                    *(config.sync_batch_norm and size > 1, config.length if config.unit == "steps" else None),
+                ]
                 for config, size in divided.values()
             ],
             "in_group": self.in_group,
@@ -93,8 +102,6 @@ class Answer:
     seconds: float | None = None
     digest: str = ""
     """Of the model after the steps. "": they were not all made."""
-    data: Mapping[str, Any] | None = None
-    """What the process has seen of the user's data: plain `DataFacts`."""
     problem: str = ""
     remedy: str = ""
     left_out: str = ""
@@ -112,10 +119,10 @@ class Rehearsal:
     steps: Mapping[str, Answer]  # by kind
     left_out: Mapping[str, str]  # by kind, why
     seconds: float  # of all
-    fresh_workers: str = ""
-    """Why each trial needs workers that have trained no other. "": it does not."""
+    fresh_workers: str | None = None
+    """Why each trial needs workers that have trained no other. "": it does not. None: that was not found out."""
     data: Mapping[str, DataFacts] = field(default_factory=dict)
-    """By `data_key`: what two processes have seen of the user's data."""
+    """By `data_key`: what two readings of the user's data have in common."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for --json."""
@@ -142,7 +149,10 @@ class Rehearsal:
         reasons: dict[str, list[str]] = {}
         for name, why in self.left_out.items():
             reasons.setdefault(why, []).append(name)
-        return [f"{_listed(names)} left out: {why}" for why, names in reasons.items()]
+        lines = [f"{_listed(names)} left out: {why}" for why, names in reasons.items()]
+        if self.steps and self.fresh_workers is None:
+            lines.append("no time was left to see whether a second training in a process is the same")
+        return lines
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -229,7 +239,7 @@ def rehearse_study(
         steps=steps,
         left_out=left_out,
         seconds=time.monotonic() - began,
-        fresh_workers=next((told["fresh_workers"] for told in said if "fresh_workers" in told), ""),
+        fresh_workers=next((told["fresh_workers"] for told in said if "fresh_workers" in told), None),
         data={told["data"]: DataFacts.from_plain(told["facts"]) for told in said if "data" in told},
     )
 
@@ -300,7 +310,7 @@ class Order:
         from scalestudy.training.rehearsal import rehearse
 
         began = time.monotonic()
-        threads = os.cpu_count() or 1  # all: then a data set is read in this process, and not in loaders of its own
+        threads = os.cpu_count() or 1  # all: then data are read here, unless the config names loaders
         worker = Worker(rank=0, world_size=1, device=torch.device("cpu"), threads=threads)
 
         def tell(loss: float) -> None:
@@ -316,19 +326,7 @@ class Order:
                 return Answer(left_out=f"it needs a GPU ({what_happened(str(error))[:80]})")
             refused = blamed(error, self.config, WITHOUT)
             return Answer(problem=refused.problem, remedy=refused.remedy)
-        return Answer(loss=done.loss, seconds=done.seconds, digest=done.digest, data=self._facts())
-
-    def _facts(self) -> Mapping[str, Any] | None:
-        """Return what the data set shows that this process has just trained with; None: nothing."""
-        import torch
-
-        from scalestudy.training.data.facts import facts_of
-        from scalestudy.training.data.loading import load_splits
-
-        with contextlib.suppress(Exception):  # the user's code may raise anything
-            if self.data_key:
-                return asdict(facts_of(load_splits(self.config, torch.device("cpu"))))
-        return None
+        return Answer(loss=done.loss, seconds=done.seconds, digest=done.digest)
 
 
 def free_memory_bytes() -> int | None:
@@ -372,19 +370,20 @@ def main() -> None:
 
     orders, memory = [Order.of(each, plain["modules"]) for each in plain["kinds"]], limit_memory()
     first, again, status = answers_of(orders, memory, lambda number, answer: tell(kind=number, answer=asdict(answer)))
-    if status:
+    if status and (len(first) < len(orders) or not again):
         sys.exit(status)
     if any(answer.problem for answer in first.values()):
         return
-    why = ""
+    read: set[str | None] = {None}
+    for order in orders:
+        if order.data_key not in read:
+            read.add(order.data_key)
+            if facts := Fork(partial(_send_facts, order)).receive():
+                tell(data=order.data_key, facts=asdict(facts))
+    why = ENDED_BY.format(orders[0].config.model) if status else ""
     for number, answer in first.items():
-        alone = rehearsed_alone(orders[number], memory) if answer.digest else None
-        if alone is None:
-            continue
-        if answer.data and alone.data:
-            seen, again_seen = (DataFacts.from_plain(each.data or {}) for each in (answer, alone))
-            tell(data=orders[number].data_key, facts=asdict(seen.agreed(again_seen)))
-        why = why or why_fresh(orders[number], answer, again.get(number, answer), alone, memory)
+        if answer.digest and not why:
+            why = why_fresh(orders[number], answer, again.get(number, answer), memory)
     tell(fresh_workers=why)
 
 
@@ -396,29 +395,29 @@ def answers_of(
     tell: takes each first answer at once, by its kind's number; a second word on a kind replaces the first. After a
     problem nothing more is tried.
     """
-    process, sent = _forked(lambda send: _twice(orders, memory, send))
+    fork = Fork(partial(_twice, orders, memory))
     first: dict[int, Answer] = {}
     again: dict[int, Answer] = {}
-    for number, answer in iter(lambda: _received(sent), None):
+    for number, answer in iter(fork.receive, None):
         if number in first and first[number].digest:
             again[number] = answer
             continue
         first[number] = answer
         tell(number, answer)
-    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    status = fork.wait()
     return first, again, status if status >= 0 else 128 - status  # as a shell tells a signal
 
 
-def why_fresh(order: Order, first: Answer, again: Answer, alone: Answer, memory: str) -> str:
+def why_fresh(order: Order, first: Answer, again: Answer, memory: str) -> str:
     """Return why a worker may train no second trial; "": it may.
 
-    first, again: of one process; alone: of a fresh one. Steps that differ in two fresh processes as well are no reason:
-    then the code draws numbers that no seed sets, and fresh workers would not help.
+    first, again: of one process. Steps that differ in two fresh processes as well are no reason: then the code draws
+    numbers that no seed sets, and fresh workers would not help.
     """
+    alone = rehearsed_alone(order, memory)
     if again.left_out or not alone.digest or first.digest == again.digest == alone.digest:
         return ""
-    once_more = rehearsed_alone(order, memory)
-    same = once_more is not None and once_more.digest == alone.digest
+    same = rehearsed_alone(order, memory).digest == alone.digest
     return LEFT_BEHIND.format(order.config.model) if same else ""
 
 
@@ -436,46 +435,70 @@ def _twice(orders: Sequence[Order], memory: str, send: Callable[[Any], None]) ->
         answer = order.answer(memory, told)
         send((number, answer))
         if answer.problem:
-            return
+            break
+    send(None)
 
 
-def rehearsed_alone(order: Order, memory: str) -> Answer | None:
-    """Return the answer of a kind in a fresh process; None: it has ended without one."""
-    from scalestudy.training.process_state import ProcessState
+def rehearsed_alone(order: Order, memory: str) -> Answer:
+    """Return the answer of a kind in a fresh process; without a digest if it has ended before."""
 
     def work(send: Callable[[Any], None]) -> None:
+        from scalestudy.training.process_state import ProcessState
+
         ProcessState(order.modules).begin()
         send(order.answer(memory))
 
-    answer: Answer | None = _received(_forked(work)[1])
-    return answer
+    return Fork(work).receive() or Answer()
 
 
-def _forked(work: Callable[[Callable[[Any], None]], None]) -> tuple[int, Connection]:
-    """Do some work in a fork of this process; return its number, and what the function that it gets will send.
+def _send_facts(order: Order, send: Callable[[Any], None]) -> None:
+    from scalestudy.training.data.facts import read_twice
 
-    The fork ends with its work, whatever threads and exit handlers a user's code leaves there.
-    """
-    mine, theirs = Pipe(duplex=False)
-    process = os.fork()
-    if process == 0:
-        status = 1
+    send(read_twice(order.config))
+
+
+class Fork:
+    """A fork of this process that does some work. It ends with it, whatever a user's code leaves there."""
+
+    def __init__(self, work: Callable[[Callable[[Any], None]], None]) -> None:
+        """Begin. work: takes the function that sends; it sends None last if it has no known number of words."""
+        self._sent, theirs = Pipe(duplex=False)
+        self._status: int | None = None
+        self._process = os.fork()
+        if self._process == 0:
+            status = 1
+            try:
+                work(theirs.send)
+                status = 0
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        theirs.close()
+
+    def receive(self) -> Any:
+        """Return what was sent next; None: nothing, the fork has ended.
+
+        A process that the user's code has forked keeps the pipe open, so the pipe's end is not waited for.
+        """
+        while not self._sent.poll(POLL_SECONDS):
+            if self._has_ended() and not self._sent.poll():
+                return None
         try:
-            work(theirs.send)
-            status = 0
-        finally:
-            sys.stderr.flush()
-            os._exit(status)
-    theirs.close()
-    return process, mine
+            return self._sent.recv()
+        except EOFError:
+            return None
 
+    def wait(self) -> int:
+        """Return the exit status, negative for a signal."""
+        while not self._has_ended():
+            time.sleep(POLL_SECONDS)
+        return self._status or 0
 
-def _received(sent: Connection) -> Any:
-    """Return what comes next; None: nothing, the process has ended."""
-    try:
-        return sent.recv()
-    except EOFError:
-        return None
+    def _has_ended(self) -> bool:
+        if self._status is None:
+            process, status = os.waitpid(self._process, os.WNOHANG)
+            self._status = os.waitstatus_to_exitcode(status) if process else None
+        return self._status is not None
 
 
 if __name__ == "__main__":

@@ -102,6 +102,8 @@ def _bring_artifacts_along(database: Path) -> None:
                 continue
             if old.exists() and (not new.exists() or old.samefile(new)):
                 continue
+            if not new.parent.is_dir() and old.parent.parent.exists():  # none lie beside it, and theirs may be away
+                continue
             for table, column in _ADDRESSES:
                 within = f"WHERE substr({column} || '/', 1, ?) = ?"
                 values = (after, len(before) + 1, len(before) + 1, f"{before}/")

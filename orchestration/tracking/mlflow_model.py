@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
@@ -47,9 +48,9 @@ def log_best_model(client: Any, run_id: str, config: TrainConfig, model_path: st
             model, example = trained_model(config, str(file))
             dynamic = [{0: torch.export.Dim.AUTO}]  # as mlflow.pytorch does
             torch.export.export(model, (example,), dynamic_shapes=dynamic)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # torch.export refuses in many ways, and a user's code in any
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise  # Python raises a Ctrl-C there alone
             logger.warning("the model is logged as its parameters alone: %s", error)
             _log_parameters(client, run_id, str(file), f"torch.export refused: {describe(error)[:500]}")
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from scalestudy.orchestration.study.rehearsal import Order, answers_of, rehearsed_alone, why_fresh
+from scalestudy.orchestration.study.rehearsal import Order, answers_of, why_fresh
 from scalestudy.training.rehearsal import Division
 from tests.support.training.helpers import make_config
 from tests.support.training.strangers import HERE
@@ -21,13 +21,16 @@ WAYS = (
     "in a default argument",
     "as a weight",
     "as a count",
+    "as a child",
+    "by its metric",
     "by the clock",
 )
 
 
 def order_of(kept: str) -> Order:
     """A kind whose model keeps its first layer so."""
-    config = make_config(model=f"{HERE}:Backbone", model_args={"kept": kept})
+    metric = f"{HERE}:counted" if kept == "by its metric" else "accuracy"
+    config = make_config(model=f"{HERE}:Backbone", model_args={"kept": kept}, metric=metric)
     return Order(config=config, divisions=(Division.of(config, 1),), in_group=False)
 
 
@@ -37,8 +40,7 @@ def reasons() -> dict[str, str]:
     for kept in WAYS:
         order = order_of(kept)
         first, again, _ = answers_of([order], "")
-        alone = rehearsed_alone(order, "")
-        found[kept] = alone and why_fresh(order, first[0], again[0], alone, "")
+        found[kept] = why_fresh(order, first[0], again[0], "")
     return found
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import time
 from functools import cache
 from typing import Any, ClassVar
 
@@ -236,12 +238,18 @@ class SparseGradients(nn.Module):
 
 # --- what stays in a process --------------------------------------------------------------------------------------
 _KEPT = nn.Linear(784, 16)
-_COUNTS = {"models": 0}
+_COUNTS = {"models": 0, "examples": 0}
 
 
 @cache
 def _cached() -> nn.Linear:
     return nn.Linear(784, 16)
+
+
+def counted(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """A metric that counts the examples that it has ever seen."""
+    _COUNTS["examples"] += len(targets)
+    return torch.full((len(targets),), float(_COUNTS["examples"]))
 
 
 class Backbone(Classifier):
@@ -274,6 +282,8 @@ class Backbone(Classifier):
             _COUNTS["models"] += 1
             with torch.no_grad():
                 self.body.weight.mul_(_COUNTS["models"])
+        elif kept == "as a child":  # which has this process's pipes open, and outlives it
+            multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True).start()
         elif kept == "by the clock":
             with torch.no_grad():
                 self.body.weight.add_(int.from_bytes(os.urandom(2), "big") * 1e-6)

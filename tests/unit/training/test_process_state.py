@@ -8,6 +8,7 @@ import os
 import sys
 import textwrap
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,6 +47,10 @@ CHANGES = {
     "attention kernels": lambda: torch.backends.cuda.enable_math_sdp(False),
     "hooks on every module": lambda: nn.modules.module.register_module_forward_pre_hook(of_every_module),
     "hooks on every optimizer": lambda: register_optimizer_step_pre_hook(of_every_module),
+    "the checks of distributions": lambda: torch.distributions.Distribution.set_default_validate_args(False),
+    "sums in half precision": lambda: setattr(
+        torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False
+    ),
     "NumPy's error state": lambda: np.seterr(all="raise"),
     "the current folder": lambda: os.chdir("/"),
     "the environment": lambda: os.environ.update(MINE="1"),
@@ -374,3 +379,17 @@ def test_nothing_is_kept_alive():
         train(process, layer)
         sizes.append(sum(len(held) for held in vars(process._remains).values()))
     assert len(set(sizes)) == 1
+
+
+def test_a_current_folder_that_is_gone_is_left(tmp_path, monkeypatch):
+    """As one of `tempfile.TemporaryDirectory`, in which user code has stayed."""
+    monkeypatch.chdir(tmp_path)
+    settings, gone = Settings(), tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    there = Settings()
+    assert "the current folder" in settings.put_back()
+    assert Path.cwd() == tmp_path
+    there.put_back()
+    assert Path.cwd() == tmp_path

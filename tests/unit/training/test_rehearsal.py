@@ -427,6 +427,22 @@ def test_the_smallest_part_is_trained_too(case):
         rehearsed(strange(model, batch_size=64), division)
 
 
+@pytest.mark.parametrize("batch_size", [255, 85, 51])
+def test_a_last_batch_within_the_rehearsed_steps_is_told_in_the_same_way(batch_size):
+    """256 examples: the second, the fourth or the sixth batch has one."""
+    with pytest.raises(
+        InputError, match=rf"^batch_size: {batch_size} \(num_gpus 1\): .* 1 example at once, .*; choose"
+    ):
+        rehearsed(strange("Normed", batch_size=batch_size))
+
+
+def test_a_training_that_ends_before_its_first_epoch_has_no_last_batch():
+    config = strange("Normed", batch_size=51, epochs=None, steps=5)
+    assert rehearsed(config).loss > 0
+    with pytest.raises(InputError, match=r"^batch_size: 51 "):
+        rehearsed(config.replace(steps=6))
+
+
 @pytest.mark.parametrize(
     "division",
     [

@@ -47,9 +47,10 @@ NO_HOME = "/nonexistent"
 
 
 def prepare_environment() -> None:
-    """Set the defaults. Call it before Ray and MLflow are imported; the user's environment wins.
+    """Set the defaults, over which the user's environment wins. Call it before Ray and MLflow are imported.
 
-    A container's user may have a number alone. Ray and MLflow ask for a home while they are imported, and for a name.
+    Workers print UTF-8 in any case, as their output goes to files. A container's user may have a number alone; Ray and
+    MLflow ask for a home while they are imported, and for a name.
     """
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)

@@ -26,8 +26,6 @@ DEFAULTS = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # our pool makes groups leave a node that drains
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how soon a lost worker is noticed; 2 s as shipped
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
-    "RAY_gcs_server_port_wait_time_s": "300",  # 30 s are too few on a machine that is busy
-    "RAY_agent_register_timeout_ms": "300000",
     "RAY_worker_niceness": "0",  # Ray's 15 lets every other process take the cores from a training that is timed
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths in a user's code mean what they mean on the command line
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # no CSV, JSON and TensorBoard files beside our records
@@ -47,9 +45,10 @@ NO_HOME = "/nonexistent"
 
 
 def prepare_environment() -> None:
-    """Set the defaults. Call it before Ray and MLflow are imported; the user's environment wins.
+    """Set the defaults, over which the user's environment wins. Call it before Ray and MLflow are imported.
 
-    A container's user may have a number alone. Ray and MLflow ask for a home while they are imported, and for a name.
+    Workers print UTF-8 in any case, as their output goes to files. A container's user may have a number alone; Ray and
+    MLflow ask for a home while they are imported, and for a name.
     """
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)

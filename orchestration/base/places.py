@@ -59,6 +59,14 @@ def temporary_folder() -> Path:
         raise UnreachableError(problem, "set it to one that you may write and that has some space") from None
 
 
+def current_folder() -> Path:
+    """Return the current folder. Raises RequestError if it has been removed."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise RequestError("the current folder is gone", "change to another folder") from None
+
+
 @contextmanager
 def outside_job_folder() -> Iterator[None]:
     """Leave the current folder during the block if this is a Ray job, since Ray may replace that folder under the job.

@@ -29,6 +29,9 @@ from scalestudy.orchestration.cluster.ray_private import (
 
 START_SECONDS = 300.0
 """How long a cluster may take to start. On a quiet machine it takes two or three seconds."""
+PATIENCE = {"RAY_gcs_server_port_wait_time_s": "300", "RAY_agent_register_timeout_ms": "300000"}
+"""Ray's variables for the same time. Set for a cluster that is started here alone: who joins one would wait as long for
+a cluster that refuses its token."""
 SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 LONGEST_SOCKET = 103 if sys.platform == "darwin" else 107
 """Bytes of a socket's path, which the system limits."""
@@ -112,7 +115,9 @@ def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
     try:
         place.mkdir(parents=True, exist_ok=True)
         home = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-        variables = {"RAY_TMPDIR": str(home)} | ({} if LOOPBACK_ONLY in os.environ else {LOOPBACK_ONLY: "0"})
+        defaults = {LOOPBACK_ONLY: "0", **PATIENCE}
+        variables = {name: value for name, value in defaults.items() if name not in os.environ}
+        variables |= {"RAY_TMPDIR": str(home)}
         if not _has_token():
             (home / "token").write_text(secrets.token_hex(32), encoding="ascii")  # only we may enter its folder
             variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(home / "token")}

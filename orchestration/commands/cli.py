@@ -20,7 +20,7 @@ from typer.core import TyperGroup
 from scalestudy.experiments.spec.spec_error import SpecError
 from scalestudy.orchestration.base.environment import prepare_environment, redacting
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, StudyError
-from scalestudy.orchestration.base.places import UI_PORT, check_not_hidden
+from scalestudy.orchestration.base.places import UI_PORT, check_not_hidden, current_folder
 from scalestudy.orchestration.base.waiting import Say, process_seconds, say_nothing, waiting_lines
 from scalestudy.orchestration.commands import show
 from scalestudy.orchestration.commands.parameters import (
@@ -509,9 +509,10 @@ def command_line() -> None:
     sys.stderr = redacting(sys.stderr)  # hides secrets in the traceback of an unforeseen error too
     try:
         prepare_environment()
-        check_not_hidden(Path.cwd())
-        if "" not in sys.path and str(Path.cwd()) not in sys.path:
-            sys.path.insert(0, str(Path.cwd()))  # finds the user's own model there, as `python -m` does
+        here = current_folder()
+        check_not_hidden(here)
+        if "" not in sys.path and str(here) not in sys.path:
+            sys.path.insert(0, str(here))  # finds the user's own model there, as `python -m` does
         app()
     except (SpecError, StudyError) as error:
         _complain(str(error), getattr(error, "exit_code", ExitCode.BAD_REQUEST))

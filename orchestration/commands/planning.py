@@ -123,7 +123,8 @@ def plan_study(
     if measure:
         timings = [measure_cells(trials, root, device=device, threads=threads), *timings]
     rule = trainings_rule(spec.resources, device, factorised=plan.factorised is not None)
-    room = room_of(spec, rule, device, cluster)
+    fresh_workers = rehearsal is not None and bool(rehearsal.fresh_workers)
+    room = room_of(spec, rule, device, cluster, fresh_workers=fresh_workers)
     cost = estimate(plan, LastTimings(timings), corners=trials, timed_alone=rule == "packed, then timed")
     seconds, why = how_long(cost, room, measured=measure)
     return PlannedStudy(
@@ -178,14 +179,19 @@ def how_long(cost: Estimate, room: Room, *, measured: bool) -> tuple[Span | None
     return Span(*ends), None
 
 
-def room_of(spec: StudySpec, rule: Rule, device: str, nodes: Sequence[ClusterNode]) -> Room:
-    """Return the room that a study would have on these machines, and the engine's rules there."""
+def room_of(
+    spec: StudySpec, rule: Rule, device: str, nodes: Sequence[ClusterNode], *, fresh_workers: bool = False
+) -> Room:
+    """Return the room that a study would have on these machines, and the engine's rules there.
+
+    fresh_workers: whether a group trains one trial alone.
+    """
     wanted = spec.resources
     cpus, gpus = wanted.cpus_per_worker, wanted.gpus_per_worker
     return Room(
         nodes=tuple(slots_of(nodes, device=device, cpus_per_worker=cpus, gpus_per_worker=gpus)),
         exclusive=rule == "exclusive",
-        trials_per_group=spec.limits.trials_per_group,
+        trials_per_group=1 if fresh_workers else spec.limits.trials_per_group,
         placement=wanted.placement,
     )
 

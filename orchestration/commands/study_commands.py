@@ -133,7 +133,8 @@ def rebuild_report(path: str | Path, *, include_flagged: bool = False) -> Path:
     folder = open_folder(path)
     with readable(folder):
         spec_of(folder)
-        return write_report(folder, include_flagged=include_flagged)
+        fresh_workers = History.of(StudyJournal(folder).entries()).fresh_workers or None  # None: see `write_report`
+        return write_report(folder, fresh_workers=fresh_workers, include_flagged=include_flagged)
 
 
 def draw_pictures(path: str | Path) -> list[Path]:

@@ -26,7 +26,7 @@ from scalestudy.training.task import ShardLoss
 
 FEWEST_EXACT_STEPS = 2  # of PowerSGD, which PyTorch asks for: buckets are reordered after the first step
 EXACT_SHARE = 10  # the first 1 / EXACT_SHARE of the training is not compressed
-_SYNC = ("forward_sync_buffers", "broadcast_buffers")  # the option's name since PyTorch 2.13, and before
+_SYNC = ("forward_sync_buffers", "broadcast_buffers")  # since PyTorch 2.13, and before, which a GPU machine may have
 NO_FORWARD_SYNC: Mapping[str, Any] = {
     next(name for name in _SYNC if name in inspect.signature(DistributedDataParallel).parameters): False
 }

@@ -31,7 +31,7 @@ def recommendation_lines(recommendation: Figure) -> list[str]:
 
     Caveats that hold for every choice stand at the end, then those of the study, if there are `caveats`, and what more
     workers would bring, if there are `predictions`.
-    With these there must be `study` (num_gpus, device), as `commands.folder` adds it.
+    With these there must be `study` (num_gpus, device), as `study.advice` adds it.
     """
     chosen, fastest, cheapest = (recommendation[role] for role in ("recommended", "fastest", "cheapest"))
     lines_told = chosen_lines(recommendation)

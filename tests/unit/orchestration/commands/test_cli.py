@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -366,3 +367,11 @@ def test_a_damaged_folder(tmp_path, command, damage):
     (folder.path / damage).write_text("{ this is broken\n")
     done = scalestudy(command, "out", cwd=tmp_path)
     assert_refused(done, 2, "out/spec.yaml:" if damage == "spec.yaml" else "DIR: out")
+
+
+def test_a_current_folder_that_is_gone_is_one_line(tmp_path):
+    (tmp_path / "gone").mkdir()
+    program = f"import os; os.chdir({str(tmp_path / 'gone')!r}); os.rmdir('../gone')\n"
+    program += "from scalestudy.orchestration.commands.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", program, "list"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "the current folder is gone; change to another folder\n")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributions import Distribution
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from scalestudy.training.process_state import COMPUTING, SURROUNDING, ProcessState, Settings
@@ -47,7 +48,7 @@ CHANGES = {
     "attention kernels": lambda: torch.backends.cuda.enable_math_sdp(False),
     "hooks on every module": lambda: nn.modules.module.register_module_forward_pre_hook(of_every_module),
     "hooks on every optimizer": lambda: register_optimizer_step_pre_hook(of_every_module),
-    "the checks of distributions": lambda: torch.distributions.Distribution.set_default_validate_args(False),
+    "the checks of distributions": lambda: Distribution.set_default_validate_args(not Distribution._validate_args),
     "sums in half precision": lambda: setattr(
         torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False
     ),

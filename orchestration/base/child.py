@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +68,20 @@ def run_child(program: Sequence[str], order: Any, limit_seconds: float, *, witho
             answers=_text_of(answers).splitlines(),
             said=(without_secrets(_text_of(said)).strip().splitlines() or ["it said nothing"])[-1],
         )
+
+
+def order_and_answer() -> tuple[Any, Callable[[Any], None]]:
+    """Return, in the child, its order and a function that answers with a line of JSON.
+
+    From now on what a user's code prints goes to standard error.
+    """
+    order, answers = json.load(sys.stdin), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def answer(told: Any) -> None:
+        print(json.dumps(told), file=answers, flush=True)
+
+    return order, answer
 
 
 def _text_of(file: IO[bytes]) -> str:

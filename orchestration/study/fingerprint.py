@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.spec.study_spec import StudySpec
-from scalestudy.orchestration.base.child import run_child
+from scalestudy.orchestration.base.child import order_and_answer, run_child
 from scalestudy.orchestration.base.waiting import Say, say_nothing
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.config import TrainConfig
@@ -61,9 +59,7 @@ def read_data(configs: Mapping[str, TrainConfig]) -> dict[str, DataFacts]:
 
 def main() -> None:
     """Read configs from standard input, and print the facts of each one's data, empty for data that can't be opened."""
-    order: Sequence[Mapping[str, Any]] = json.load(sys.stdin)
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a user's code prints
+    order, answer = order_and_answer()
     from scalestudy.training.data.facts import read_twice
 
     for each in order:
@@ -71,7 +67,7 @@ def main() -> None:
             facts = read_twice(TrainConfig.from_dict(each))
         except BaseException:  # the user's code may raise anything
             facts = DataFacts()
-        print(json.dumps(asdict(facts)), file=answers, flush=True)
+        answer(asdict(facts))
     os._exit(0)  # whatever the user's code has started
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalestudy.experiments.plan.plan import TrialPlan, label
-from scalestudy.orchestration.base.child import run_child
+from scalestudy.orchestration.base.child import order_and_answer, run_child
 from scalestudy.orchestration.base.errors import RequestError, request_error
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.study.trials import train_config
@@ -361,12 +361,10 @@ def main() -> None:
     This process itself runs no code of the user's. It forks those that do: so each begins as a fresh worker does,
     without another import of PyTorch.
     """
-    plain: Mapping[str, Any] = json.load(sys.stdin)
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a user's code prints
+    plain, answer_with = order_and_answer()
 
     def tell(**told: Any) -> None:
-        print(json.dumps(told), file=answers, flush=True)
+        answer_with(told)
 
     orders, memory = [Order.of(each, plain["modules"]) for each in plain["kinds"]], limit_memory()
     first, again, status = answers_of(orders, memory, lambda number, answer: tell(kind=number, answer=asdict(answer)))

@@ -30,8 +30,8 @@ from scalestudy.orchestration.cluster.ray_private import (
 START_SECONDS = 300.0
 """How long a cluster may take to start. On a quiet machine it takes two or three seconds."""
 PATIENCE = {"RAY_gcs_server_port_wait_time_s": "300", "RAY_agent_register_timeout_ms": "300000"}
-"""Ray's variables for the same time. Set for a cluster that is started here alone: who joins one would wait as long for
-a cluster that refuses its token."""
+"""Ray's variables for the same time. Set while a cluster is started here alone: who joins one, and a process that this
+one starts may, would wait as long for a cluster that refuses its token."""
 SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 LONGEST_SOCKET = 103 if sys.platform == "darwin" else 107
 """Bytes of a socket's path, which the system limits."""
@@ -115,9 +115,7 @@ def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
     try:
         place.mkdir(parents=True, exist_ok=True)
         home = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-        defaults = {LOOPBACK_ONLY: "0", **PATIENCE}
-        variables = {name: value for name, value in defaults.items() if name not in os.environ}
-        variables |= {"RAY_TMPDIR": str(home)}
+        variables = {LOOPBACK_ONLY: os.environ.get(LOOPBACK_ONLY, "0"), "RAY_TMPDIR": str(home)}
         if not _has_token():
             (home / "token").write_text(secrets.token_hex(32), encoding="ascii")  # only we may enter its folder
             variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(home / "token")}
@@ -127,7 +125,8 @@ def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
     if len(os.fsencode(temporary_folder())) + len(_LOADERS_SOCKET) > LONGEST_SOCKET:
         variables["TMPDIR"] = str(home)
     before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
+    patience = {name: value for name, value in PATIENCE.items() if name not in os.environ}
+    os.environ.update(variables | patience)
     read_variables()
     try:
         start_cluster(START_SECONDS, num_cpus=num_cpus, include_dashboard=False, dashboard_port=quiet_port(), **options)
@@ -139,6 +138,9 @@ def _start(num_cpus: int | None, options: dict[str, Any]) -> Cluster:
             f"Ray could not be started on this machine ({first_sentence(str(error))})",
             f"end other processes, or free memory or space in {place}, then try again",
         ) from error
+    finally:
+        for name in patience:
+            del os.environ[name]
     cluster = _cluster(home=home, variables=before)
     (home / "ray" / "ray_current_cluster").write_text(cluster.address, encoding="utf-8")
     return cluster

@@ -1,4 +1,4 @@
-"""A cluster that a study starts for itself, with a group that has trained: none of its ports is open to others."""
+"""A cluster that a study starts for itself: none of its ports is open to others, and its patience is its own."""
 
 import os
 import socket
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from scalestudy.orchestration.cluster.connection import PATIENCE
 from tests.support.groups import group_pool
 from tests.support.processes import family_of
 
@@ -63,3 +64,9 @@ def test_a_port_that_is_open_to_others_is_seen():
         places = listening({os.getpid()})
         assert ("0.0.0.0", server.getsockname()[1]) in places
         assert ("::", six.getsockname()[1]) in places
+
+
+def test_a_program_that_this_process_starts_does_not_inherit_the_patience(ray_session):
+    """With it, `scalestudy run --address` waits minutes for a cluster that refuses its token."""
+    assert ray_session.started_here
+    assert PATIENCE.keys().isdisjoint(os.environ)

@@ -48,6 +48,7 @@ from scalestudy.orchestration.tracking.server import reason_of
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter
 from scalestudy.training.checkpoint.byte_store import is_name
 from scalestudy.training.fingerprint import Fingerprint
+from scalestudy.training.process import terminate
 
 logger = logging.getLogger(__name__)
 
@@ -389,7 +390,7 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[list[int]]:
             raise SystemExit(int(exit_code_of_signal(caught[0])))
 
     stopping = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) in (signal.SIG_DFL, signal.default_int_handler):
+    if signal.getsignal(signal.SIGHUP) in (signal.SIG_DFL, terminate):
         stopping.append(signal.SIGHUP)
     before = {number: signal.signal(number, handle) for number in stopping}
     try:

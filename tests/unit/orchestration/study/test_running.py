@@ -13,6 +13,7 @@ from scalestudy.orchestration.study.result import exit_code_of_signal
 from scalestudy.orchestration.study.running import RunningStudy, stop_signals
 from scalestudy.orchestration.tracking.recorder import History
 from scalestudy.training.fingerprint import Fingerprint
+from scalestudy.training.process import terminate
 from tests.support.synthetic_studies import study_of
 
 
@@ -75,7 +76,7 @@ def hang_up():
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize("before", [signal.SIG_DFL, signal.default_int_handler])
+@pytest.mark.parametrize("before", [signal.SIG_DFL, terminate])
 def test_the_end_of_a_terminal_stops_a_study_and_never_gives_it_up(hang_up, before):
     """Kernel and shell both send the signal."""
     hang_up(before)

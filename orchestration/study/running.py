@@ -48,6 +48,7 @@ from scalestudy.orchestration.tracking.server import reason_of
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter
 from scalestudy.training.checkpoint.byte_store import is_name
 from scalestudy.training.fingerprint import Fingerprint
+from scalestudy.training.own_code import named_modules
 from scalestudy.training.process import terminate
 
 logger = logging.getLogger(__name__)
@@ -310,7 +311,7 @@ class RunningStudy:
         edited = {name for name, digest in began.items() if (ended.fingerprint.get(name) or [digest])[-1] != digest}
         if new := sorted(edited - self.edited):
             self.edited |= edited
-            here = Fingerprint.of_code(trial.workload, trial.train).changes_since(self.ready.fingerprint)
+            here = Fingerprint.of_code(named_modules(trial.workload, trial.train)).changes_since(self.ready.fingerprint)
             self.view.stage(f"changed since this run began: {', '.join(here or new)}")
 
     def _look_at_failure(self, alike: str | None) -> None:

@@ -13,6 +13,7 @@ from scalestudy.orchestration.study.result import exit_code_of_signal
 from scalestudy.orchestration.study.running import RunningStudy, stop_signals
 from scalestudy.orchestration.tracking.recorder import History
 from scalestudy.training.fingerprint import Fingerprint
+from scalestudy.training.own_code import named_modules
 from scalestudy.training.process import terminate
 from tests.support.synthetic_studies import study_of
 
@@ -104,7 +105,7 @@ def test_an_edit_in_the_middle_of_a_run_is_told_once_by_the_files(tmp_path, monk
     (tmp_path / "running_glue.py").write_text("VALUE = 1\n")
     _, plan, records = study_of("name: x\nworkload: {model: 'running_mine:build'}\ntrain: {epochs: 1}")
     trial, ended = plan.trials[0], Ended.from_facts(records[0])
-    began = Fingerprint.of_code(trial.workload)
+    began = Fingerprint.of_code(named_modules(trial.workload))
     (same,) = began.digests(trial.workload).values()
     told = []
     study = SimpleNamespace(
@@ -122,6 +123,6 @@ def test_an_edit_in_the_middle_of_a_run_is_told_once_by_the_files(tmp_path, monk
     of("other")
     of("other")
     assert told == ["changed since this run began: running_glue.py"]
-    study.edited, study.ready.fingerprint = set(), Fingerprint.of_code(trial.workload)
+    study.edited, study.ready.fingerprint = set(), Fingerprint.of_code(named_modules(trial.workload))
     of("of another node")
     assert told[1:] == ["changed since this run began: running_mine"]

@@ -77,7 +77,10 @@ def build(num_classes, in_channels):
 """
 
 
-@pytest.mark.parametrize(("stage", "sent"), [("checks", signal.SIGTERM), ("rehearsal", signal.SIGHUP)])
+@pytest.mark.parametrize(
+    ("stage", "sent"),
+    [("checks", signal.SIGTERM), pytest.param("rehearsal", signal.SIGHUP, marks=pytest.mark.slow)],
+)
 def test_a_signal_before_the_sweep_ends_the_command_and_what_it_started(tmp_path, stage, sent):
     (tmp_path / "stopping.py").write_text(STOPS)
     spec = write_spec(tmp_path, workload={"model": "stopping:build", "data": "digits"})

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -38,7 +38,7 @@ from scalestudy.orchestration.groups.events import (
     StudyStopped,
 )
 from scalestudy.orchestration.tracking.database import open_database
-from scalestudy.orchestration.tracking.entries import Recorded, StudyJournal
+from scalestudy.orchestration.tracking.entries import Recorded, StudyJournal, fingerprint_after
 from scalestudy.orchestration.tracking.run_content import (
     ORIGIN_TAGS,
     DataSet,
@@ -142,7 +142,7 @@ class MlflowStore:
         self._runs: dict[str, str] | None = None
         self._bare: set[str] = set()  # trials whose runs lack parameters and input, because MLflow went away in between
         self._origin: dict[str, str] | None = None  # tags of the study's last beginning; None: not read yet
-        self._fingerprint: Fingerprint | None = None  # the same
+        self._fingerprint: Fingerprint | None = None  # of the study's run in progress; None: nothing is written yet
 
     @property
     def has_begun(self) -> bool:
@@ -157,6 +157,10 @@ class MlflowStore:
         Says and skips what MLflow refuses as wrong, and a file that has gone: either would hold up the rest for ever.
         Raises what MLflow raises if the store is out of reach.
         """
+        if self._fingerprint is None and entries:  # this process may not have seen the study begin
+            first, journal = entries[0].number, StudyJournal(self._study.folder)
+            earlier = takewhile(lambda entry: entry.number < first, journal.entries())
+            self._fingerprint = fingerprint_after(earlier, Fingerprint())
         try:
             for (kind, trial_id), group in groupby(entries, key=lambda entry: (type(entry.event), entry.trial_id)):
                 neighbours = list(group)
@@ -175,7 +179,7 @@ class MlflowStore:
         event, at, apart = entry.event, utc_text(entry.at), self._sender.apart
         match event:
             case StudyBegan():
-                self._fingerprint = event.fingerprint or Fingerprint()
+                self._fingerprint = fingerprint_after([entry], self._fingerprint or Fingerprint())
                 with apart("the study's start"):
                     self._start_study(event.origin, at)
             case StudyStopped():
@@ -341,10 +345,6 @@ class MlflowStore:
         from mlflow.entities import Dataset, DatasetInput, InputTag
         from mlflow.exceptions import MlflowException
 
-        if self._fingerprint is None:  # this process did not see the study begin
-            entries = StudyJournal(self._study.folder).entries()
-            began = [entry.event.fingerprint for entry in entries if isinstance(entry.event, StudyBegan)]
-            self._fingerprint = next(filter(None, reversed(began)), None) or Fingerprint()
         data = DataSet.of(workload, self._fingerprint)
         dataset = Dataset(name=data.name, digest=data.digest, source_type=data.source_type, source=data.source)
         given = [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])]

@@ -498,21 +498,23 @@ def test_a_later_run_of_the_study_says_where_it_comes_from(store, told):
         assert not {"scalestudy.job_id", "mlflow.source.git.commit"} & set(run.data.tags)
 
 
-def test_the_input_is_of_the_code_that_the_study_s_last_run_began_with(address, tmp_path):
-    """Told by a process that sees the study begin, and by one that sends the rest later."""
+@pytest.mark.parametrize("seen", range(6))
+def test_the_input_is_of_the_code_that_the_trial_s_run_of_the_study_began_with(address, tmp_path, seen):
+    """Told by a process that sees the study begin, and by one that sends the rest later, after other runs of it."""
     text = SPEC.replace("data: digits", "data: 'mine:load'")
     own = {"data": "mine:load", "data_args": {}}
-    study, trials = tracked(tmp_path, "own", text=text)
+    study, trials = tracked(tmp_path, f"own-{seen}", text=text)
     journal, digests = StudyJournal(study.folder), []
     for number, trial in enumerate(trials):
         fingerprint = Fingerprint(code={"mine": {"mine.py": str(number)}})
         digests.append(DataSet.of(own, fingerprint).digest)
         journal.append_study(StudyBegan(how="resumed" if number else "started", fingerprint=fingerprint))
         journal.append(trial["trial_id"], Running(attempt=1))
-    *seen, later = journal.entries()
-    MlflowStore(address, study).write(seen)
+    journal.append_study(StudyBegan(how="resumed", fingerprint=Fingerprint(code={"mine": {"mine.py": "of no trial"}})))
+    entries = list(journal.entries())
+    MlflowStore(address, study).write(entries[:seen])
     store = MlflowStore(address, study)
-    store.write([later])
+    store.write(entries[seen:])
     runs = store.client.search_runs([store.experiment_id], "tags.`scalestudy.role` = 'trial'")
     inputs = {run.data.tags["scalestudy.trial_id"]: run.inputs.dataset_inputs[0].dataset.digest for run in runs}
     assert inputs == {trial["trial_id"]: digest for trial, digest in zip(trials, digests, strict=True)}

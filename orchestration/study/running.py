@@ -97,6 +97,7 @@ class RunningStudy:
             folder=self.folder,
             trials=self.trials,
             config_of=lambda trial: train_config(trial, ready.data_root),
+            imported=ready.fingerprint,
         )
         self.cursor = Cursor(self.folder.cursor_file)
         self.writer = TrackingWriter(

@@ -12,7 +12,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby, takewhile
 from pathlib import Path
@@ -59,6 +59,7 @@ from scalestudy.orchestration.tracking.server import TrackingAddress
 from scalestudy.orchestration.tracking.writer import Wrote, ignore
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.fingerprint import Fingerprint
+from scalestudy.training.own_code import named_modules
 from scalestudy.training.records import RECOMMENDED, epoch_metrics, utc_text
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class TrackedStudy:
     folder: StudyFolder
     trials: Mapping[str, TrialPlan]  # by trial id; a search adds some later
     config_of: Callable[[TrialPlan], TrainConfig]  # a trial's training configuration
+    imported: Fingerprint | None = None  # of the code that this process has imported; None: that of the files now
 
 
 def open_experiment(address: TrackingAddress, name: str) -> tuple[MlflowClient, str]:
@@ -133,7 +135,7 @@ class MlflowStore:
         say: takes a line about what MLflow has otherwise than the study, or refuses; each is said once.
         """
         self.client, self.experiment_id = open_experiment(address, experiment_of(study.spec))
-        self._sender = Sender(self.client, say)
+        self._say, self._sender = say, Sender(self.client, say)
         self._study = study
         self._study_id = study.folder.study_id
         folder, page = study.folder, runs_page(address, self.experiment_id)
@@ -247,9 +249,15 @@ class MlflowStore:
     def _write_model(self, trial_id: str) -> None:
         from scalestudy.orchestration.tracking.mlflow_model import log_best_model
 
-        folder = self._study.folder
-        config = self._study.config_of(self._study.trials[trial_id])
-        log_best_model(self.client, self._known_run(trial_id), config, folder.place_of(folder.model_file(trial_id)))
+        folder, trial, run = self._study.folder, self._study.trials[trial_id], self._known_run(trial_id)
+        imported = self._study.imported or Fingerprint.of_code(named_modules(trial.workload, trial.train))
+        here = replace(imported, data={}).digests(trial.workload, trial.train)
+        then = next((line.get("fingerprint", {}) for line in folder.read_trials() if line["trial_id"] == trial_id), {})
+        changed = [name for name, digest in here.items() if then.get(name, [digest]) != [digest]]
+        path = folder.place_of(folder.model_file(trial_id))
+        said = log_best_model(self.client, run, self._study.config_of(trial), path, changed)
+        if changed and said:
+            self._say(f"the best model in MLflow: {said}")
 
     def _write_trial(self, trial: TrialPlan, entries: Sequence[Recorded]) -> None:
         """Write neighbouring entries with events of one type: beginnings, epochs, an end, or a reopening."""

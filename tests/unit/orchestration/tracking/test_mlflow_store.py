@@ -249,13 +249,52 @@ def test_the_best_model_comes_last(store, told, monkeypatch):
     study, record, _ = told
     logged = []
 
-    def keep(client, run_id, config, path):
+    def keep(client, run_id, config, path, changed):
+        assert not changed
         logged.append((run_id, runs_of(store)[0]["study"].info.status, config.learning_rate, path))
 
     monkeypatch.setattr(mlflow_model, "log_best_model", keep)
     store.write(entries_of([record], best=record["trial_id"]))
     path = str(study.folder.model_file(record["trial_id"]))
     assert logged == [(store.runs[record["trial_id"]], "FINISHED", 0.1, path)]
+
+
+@pytest.mark.parametrize(
+    ("trained_with", "imported", "changed"),
+    [
+        (["now"], None, []),
+        (["before"], None, ["store_mine"]),
+        (["before", "now"], None, ["store_mine"]),
+        (["now"], "before", ["store_mine"]),
+        (["before"], "before", []),
+    ],
+    ids=["the same", "another", "both", "edited since it was imported here", "the same as was imported here"],
+)
+def test_code_that_has_changed_since_the_best_trial_is_told_of_its_model(
+    address, tmp_path, monkeypatch, trained_with, imported, changed
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    versions = {}
+    for version in ("before", "now"):
+        (tmp_path / "store_mine.py").write_text(f"VERSION = '{version}'\n")
+        versions[version] = Fingerprint.of_code(["store_mine"])
+    text = SPEC.replace("model: lenet", "model: 'store_mine:build'")
+    study, trials = tracked(tmp_path / "study", f"code-{tmp_path.name}", text=text)
+    trial = study.trials[trials[0]["trial_id"]]
+    digests = [versions[each].digests(trial.workload)["store_mine"] for each in trained_with]
+    record = {**trials[0], "fingerprint": {"store_mine": digests}}
+    study.folder.write_trials([record])
+    told, said = [], []
+
+    def keep(client, run_id, config, path, changed):
+        told.append(changed)
+        return "a word" if changed else ""
+
+    monkeypatch.setattr(mlflow_model, "log_best_model", keep)
+    study = replace(study, imported=versions[imported] if imported else None)
+    MlflowStore(address, study, said.append).write(entries_of([record], best=record["trial_id"]))
+    assert told == [changed]
+    assert said == (["the best model in MLflow: a word"] if changed else [])
 
 
 @pytest.mark.parametrize("study_id", ["bob's study", 'the "best" one', "a`b", "50% of it", "naïve"])

@@ -417,12 +417,6 @@ def test_a_mistake_is_found_by_a_rehearsal_before_ray_is_imported(tmp_path):
     assert written == ["mine.py", "study.yaml"]
 
 
-@pytest.mark.parametrize("arguments", [("report",), ("recommend",), ("ui", "--sync")])
-def test_a_folder_that_is_no_study(tmp_path, arguments):
-    assert_refused(scalestudy(*arguments, tmp_path, cwd=tmp_path), 2, "DIR", "plan.json")
-    assert left_behind(tmp_path) == []
-
-
 def test_ui_with_an_impossible_port(tmp_path):
     done = scalestudy("ui", "--port", "99999", cwd=tmp_path)
     assert done.returncode == 2

@@ -252,7 +252,8 @@ class MlflowStore:
         folder, trial, run = self._study.folder, self._study.trials[trial_id], self._known_run(trial_id)
         imported = self._study.imported or Fingerprint.of_code(named_modules(trial.workload, trial.train))
         here = replace(imported, data={}).digests(trial.workload, trial.train)
-        then = next((line.get("fingerprint", {}) for line in folder.read_trials() if line["trial_id"] == trial_id), {})
+        lines = {line["trial_id"]: line for line in folder.read_trials()}
+        then = lines.get(trial_id, {}).get("fingerprint", {})
         changed = [name for name, digest in here.items() if then.get(name, [digest]) != [digest]]
         path = folder.place_of(folder.model_file(trial_id))
         said = log_best_model(self.client, run, self._study.config_of(trial), path, changed)

@@ -68,10 +68,17 @@ class Cluster:
 
 @contextmanager
 def _handler_kept() -> Iterator[None]:
-    """Put back this process's handler of SIGTERM, if it has one: Ray's own would end a command with status 15."""
+    """Put back this process's handler of SIGTERM, if it has one, and let it handle what Ray's takes before that.
+
+    Ray's own would end a command with status 15.
+    """
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
+    except SystemExit as end:
+        if callable(before) and end.code == signal.SIGTERM:
+            before(signal.SIGTERM, None)
+        raise
     finally:
         if callable(before) and signal.getsignal(signal.SIGTERM) is not before:
             signal.signal(signal.SIGTERM, before)

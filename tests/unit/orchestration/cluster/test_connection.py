@@ -11,7 +11,7 @@ import pytest
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError
 from scalestudy.orchestration.cluster import connection
 from scalestudy.orchestration.cluster.connection import connect, folder_of_clusters
-from scalestudy.training.process import terminate
+from scalestudy.training.process import Terminated, terminate
 
 
 def test_an_address_where_nobody_listens_is_refused_at_once():
@@ -34,8 +34,10 @@ def test_ray_client_is_refused(monkeypatch):
 def test_ray_s_handler_of_sigterm_takes_no_other_s_place(monkeypatch, before):
     """It would end a command with status 15."""
 
-    def init(**options):
+    def init(address, **options):
         signal.signal(signal.SIGTERM, rays)
+        if address == "signalled":
+            signal.raise_signal(signal.SIGTERM)
         raise ConnectionError
 
     def rays(number, frame):
@@ -48,6 +50,9 @@ def test_ray_s_handler_of_sigterm_takes_no_other_s_place(monkeypatch, before):
         with pytest.raises(UnreachableError):
             connect("auto")
         assert signal.getsignal(signal.SIGTERM) is (terminate if before is terminate else rays)
+        signal.signal(signal.SIGTERM, before)
+        with pytest.raises(Terminated if before is terminate else SystemExit):
+            connect("signalled")
     finally:
         signal.signal(signal.SIGTERM, kept)
 

@@ -7,7 +7,7 @@ journal and each line of trials.jsonl say.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -55,9 +55,9 @@ class Fingerprint:
     """By `data_key`; a data set that could not be opened is left out."""
 
     @classmethod
-    def of_code(cls, *sections: Mapping[str, Any]) -> Fingerprint:
-        """Return the code of all modules that sections of a spec name. Their callables are imported before."""
-        code = {module: own_files(module) for module in sorted(named_modules(*sections))}
+    def of_code(cls, modules: Iterable[str]) -> Fingerprint:
+        """Return the code of modules that a spec names. Its callables are imported before."""
+        code = {module: own_files(module) for module in sorted(modules)}
         return cls(code={module: files for module, files in code.items() if files})
 
     def __bool__(self) -> bool:

@@ -29,19 +29,19 @@ SEARCHERS = ("iter_modules", "walk_packages", "spec_from_file_location", "run_pa
 """Functions by which code finds modules whose names it does not have."""
 
 
-def named_modules(*sections: Any) -> set[str]:
-    """Return the modules of all values `package.module:callable` in sections of a spec, as plain data."""
-    modules: set[str] = set()
+def named_modules(*sections: Any) -> tuple[str, ...]:
+    """Return the modules of all values `package.module:callable` in sections of a spec, as plain data, each once."""
+    modules: list[str] = []
     for value in sections:
         if isinstance(value, Mapping):
-            modules |= named_modules(*value.values())
+            modules += named_modules(*value.values())
         elif isinstance(value, list | tuple):
-            modules |= named_modules(*value)
+            modules += named_modules(*value)
         elif isinstance(value, str):
             module, colon, name = value.partition(":")
             if colon and all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
-                modules.add(module)
-    return modules
+                modules.append(module)
+    return tuple(dict.fromkeys(modules))
 
 
 def own_files(module: str) -> dict[str, str]:

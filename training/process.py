@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -29,8 +30,33 @@ READER_LEFT = frozenset({errno.EPIPE, errno.EIO, errno.ECONNRESET, errno.EBADF})
 """Errors of a pipe, a terminal, a connection and a closed descriptor that nobody reads any more."""
 PR_SET_CHILD_SUBREAPER = 36
 """Linux: a process whose parent has ended becomes a child of this one, and not of the machine's first process."""
-FAILED, INTERRUPTED = 1, 130
-"""Exit statuses: of an error, as Python gives it, and of Ctrl-C, as a shell does."""
+FAILED, INTERRUPTED, TERMINATED = 1, 130, 143
+"""Exit statuses: of an error, as Python gives it, and of Ctrl-C and SIGTERM, as a shell does."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, or SIGHUP at the end of the terminal. It ends a command as Ctrl-C does, with another exit status."""
+
+
+def end_by_signals() -> None:
+    """Make SIGTERM and SIGHUP raise `Terminated` here, unless they are handled or ignored, as `nohup` does."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, terminate)
+            os.register_at_fork(after_in_child=partial(_end_at_once, number))
+
+
+def terminate(number: int, _frame: Any) -> NoReturn:
+    """Raise `Terminated`. Handles a signal."""
+    if number == signal.SIGHUP:  # a closed terminal sends it more than once
+        signal.signal(number, signal.SIG_IGN)
+    raise Terminated
+
+
+def _end_at_once(number: int) -> None:
+    """Give a signal its default action in a forked process, such as one of a user's pool: that is no command."""
+    if signal.getsignal(number) is terminate:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def run(command: Callable[[], int | None], exit_seconds: float = EXIT_SECONDS) -> NoReturn:
@@ -48,7 +74,8 @@ def run(command: Callable[[], int | None], exit_seconds: float = EXIT_SECONDS) -
             status = FAILED
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)
-        status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+        stopped = TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+        status = stopped if isinstance(error, KeyboardInterrupt) else FAILED
     leave(status, exit_seconds)
 
 

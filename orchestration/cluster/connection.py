@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,25 @@ class Cluster:
             _forget(self.home, self.variables)
 
 
+@contextmanager
+def _handler_kept() -> Iterator[None]:
+    """Put back this process's handler of SIGTERM, if it has one, and let it handle what Ray's takes before that.
+
+    Ray's own would end a command with status 15.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    except SystemExit as end:
+        if callable(before) and end.code == signal.SIGTERM:
+            before(signal.SIGTERM, None)
+        raise
+    finally:
+        if callable(before) and signal.getsignal(signal.SIGTERM) is not before:
+            signal.signal(signal.SIGTERM, before)
+
+
+@_handler_kept()
 def connect(address: str | None, *, num_cpus: int | None = None) -> Cluster:
     """Connect to a cluster, or start one on this machine.
 

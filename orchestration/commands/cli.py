@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -72,6 +71,15 @@ class Commands(TyperGroup):
         if args and (successor := self.REMOVED.get(args[0])):
             raise RequestError(f"{args[0]}: is not a command any more", f"type {successor}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Invoke a command. By itself Typer ends every one that is stopped without a word, and with Ctrl-C's status."""
+        try:
+            return super().invoke(ctx)
+        except process.Terminated:
+            _complain("stopped", ExitCode.TERMINATED)
+        except KeyboardInterrupt:
+            _complain("stopped", ExitCode.INTERRUPTED)
 
 
 app = typer.Typer(
@@ -499,8 +507,7 @@ def fetch(
 
 def main() -> NoReturn:
     """Run the command line, and end this process."""
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # `nohup` ignores it
-        signal.signal(signal.SIGHUP, signal.default_int_handler)  # a closed terminal ends a command as Ctrl-C does
+    process.end_by_signals()
     process.run(command_line)
 
 
@@ -520,10 +527,8 @@ def command_line() -> None:
         if error.errno != errno.ENAMETOOLONG:
             raise
         _complain(f"{error.filename}: is too long for a file's name; give a shorter one", ExitCode.BAD_REQUEST)
-    except KeyboardInterrupt:
-        _complain("stopped", ExitCode.INTERRUPTED)
 
 
-def _complain(message: str, code: ExitCode) -> None:
+def _complain(message: str, code: ExitCode) -> NoReturn:
     print(message, file=sys.stderr)
     sys.exit(code)

@@ -5,7 +5,6 @@ The training runs in a child process (`main`), so that a time limit can end it, 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import sys
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalestudy.experiments.plan.estimate import Timing, way_of
 from scalestudy.experiments.plan.plan import TrialPlan, label
-from scalestudy.orchestration.base.child import run_child
+from scalestudy.orchestration.base.child import order_and_answer, run_child
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.process import run
@@ -143,23 +142,21 @@ def time_training(config: TrainConfig, worker: Worker, seconds: float) -> dict[s
 
 
 def main() -> None:
-    """Read an order from standard input, train, and print the figures as the last line."""
-    order = json.load(sys.stdin)
-    with contextlib.redirect_stdout(sys.stderr):  # what a user's code prints
-        import torch
+    """Read an order from standard input, train, and answer with the figures."""
+    order, answer = order_and_answer()
+    import torch
 
-        from scalestudy.training.config import TrainConfig
-        from scalestudy.training.device import choose_device
-        from scalestudy.training.distributed import Worker
+    from scalestudy.training.config import TrainConfig
+    from scalestudy.training.device import choose_device
+    from scalestudy.training.distributed import Worker
 
-        device = choose_device(order["device"], None)
-        torch.set_num_threads(order["threads"])
-        worker = Worker(rank=0, world_size=1, device=device, threads=order["threads"])
-        try:
-            figures = time_training(TrainConfig.from_dict(order["config"]), worker, TIMED_SECONDS)
-        except ValueError as error:  # invalid settings bring their remedy
-            sys.exit(" ".join(str(error).split()))
-    print(json.dumps(figures, allow_nan=False))
+    device = choose_device(order["device"], None)
+    torch.set_num_threads(order["threads"])
+    worker = Worker(rank=0, world_size=1, device=device, threads=order["threads"])
+    try:
+        answer(time_training(TrainConfig.from_dict(order["config"]), worker, TIMED_SECONDS))
+    except ValueError as error:  # invalid settings bring their remedy
+        sys.exit(" ".join(str(error).split()))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ class Registered:
     cell: str
     version: int | None = None  # null: the weights were not kept
     trial: str | None = None  # run name of the trial whose weights they are; null with the version
+    caveat: str | None = None  # whether the model's code is another than that trial's
     commands: tuple[str, ...] = ()  # which train the cell, one after another, where the weights were not kept
 
     def to_dict(self) -> dict[str, Any]:
@@ -45,7 +46,8 @@ class Registered:
             kept = "a study keeps its best trial's weights alone"
             return f"{self.cell} is recommended, and {kept}. To train and register it:"
         load = f"mlflow.pytorch.load_model({f'models:/{self.name}/{self.version}'!r})"
-        return f"{self.name} version {self.version}: the model of {self.trial}; to load it: {load}"
+        caveat = f" ({self.caveat})" if self.caveat else ""
+        return f"{self.name} version {self.version}: the model of {self.trial}{caveat}; to load it: {load}"
 
 
 def register_recommended(path: str | Path, name: str) -> Registered:
@@ -92,7 +94,8 @@ def register_recommended(path: str | Path, name: str) -> Registered:
                 continue
             if model_id := find_model(client, run.info.run_id):
                 version = register_model(client, model_id, name)
-                return Registered(name=name, cell=chosen, version=version, trial=trial.name)
+                caveat = run.data.tags.get(MODEL)
+                return Registered(name=name, cell=chosen, version=version, trial=trial.name, caveat=caveat)
             if why := run.data.tags.get(MODEL):
                 load = f"load model/model.pt, an artifact of the run {run.info.run_id}, into the model by your code"
                 raise RequestError(f"DIR: {advice.study_id}: the model of {trial.name}: {why}", load)

@@ -29,6 +29,7 @@ from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedS
 from scalestudy.orchestration.tracking.recorder import History
 from scalestudy.orchestration.tracking.server import check_reachable, reason_of, resolve_address, same_address
 from scalestudy.orchestration.tracking.writer import Cursor, catch_up
+from scalestudy.training.process import Terminated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +182,8 @@ def watch_report(path: str | Path, *, as_json: bool = False) -> None:
     os.nice(19)  # the study may train on this machine
     try:
         watch(study, lambda page: _show(page, as_json=as_json))
+    except Terminated:
+        raise
     except KeyboardInterrupt:
         return
     if study.ended:

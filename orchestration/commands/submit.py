@@ -130,7 +130,7 @@ def submit_study(
         return _exit_status(client, job)
     except KeyboardInterrupt:
         print(f"the job goes on; its log: ray job logs --address {server} --follow {job}")
-        return ExitCode.INTERRUPTED
+        raise
     except (RuntimeError, OSError) as error:  # the server is gone, or has closed the stream
         remedy = f"the job may go on; its log: ray job logs --address {server} --follow {job}"
         raise UnreachableError(f"--address: {server}: the job's log broke off ({first_line(error)})", remedy) from error

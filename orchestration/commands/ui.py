@@ -16,7 +16,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from shlex import quote as shell_quote
-from typing import Any
 from urllib.parse import quote, urlencode
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
@@ -38,13 +37,14 @@ from scalestudy.orchestration.tracking.server import (
     find_experiment,
     resolve_address,
 )
+from scalestudy.training.process import Terminated
 from scalestudy.training.records import AT_TARGET
 
 STORE_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
 """Passes the store's address. It may hold a password, and everybody on the machine can read a command line."""
 VIEW = {"workflowType": "machine_learning"}
 """Names the view; MLflow 3 remembers it in the browser."""
-START_SECONDS = 120.0
+START_SECONDS, STOP_SECONDS = 120.0, 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +120,7 @@ def serve_ui(uri: str | None, port: int, study: str | None = None) -> int:
     quiet = {"PYTHONWARNINGS": "ignore::DeprecationWarning,ignore::UserWarning"}
     variables = {**os.environ, **quiet, STORE_VARIABLE: address.uri}
     process = subprocess.Popen(command, start_new_session=True, env=variables)
-    stopped, ended = threading.Event(), threading.Event()
-
-    def stop(_number: int, _frame: Any) -> None:
-        stopped.set()
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
+    ended = threading.Event()
 
     def show_once_it_answers() -> None:
         give_up_at = time.monotonic() + START_SECONDS
@@ -134,14 +129,19 @@ def serve_ui(uri: str | None, port: int, study: str | None = None) -> int:
                 return
         _show(server, page)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, stop)
     threading.Thread(target=show_once_it_answers, name="browser", daemon=True).start()
-    status = process.wait()
-    ended.set()
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    return 0 if stopped.is_set() else status
+    try:
+        return process.wait()
+    except Terminated:
+        raise
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        ended.set()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                os.killpg(process.pid, number)
+                process.wait(STOP_SECONDS)
 
 
 def _latest_in(uri: str | None) -> TrackedPage | None:

@@ -52,8 +52,8 @@ class WatchedStudy:
         self.page = writable_home() / "live" / f"{self.folder.study_id}.html"  # the live page
         self.journal = StudyJournal(self.folder)
         self.history = History()
-        self.progress = self._progress_of_past()
-        self._number = 0  # of the last entry
+        self.progress: StudyProgress
+        self._number = 0  # of the last entry; 0: none was read
         self._read()
 
     def holder(self) -> Holder | None:
@@ -82,7 +82,7 @@ class WatchedStudy:
         before_run = begins[-1] if begins else 0
         for entry in entries[:before_run]:
             self.history.take(entry)
-        if before_run:
+        if before_run or not self._number:
             self.progress = self._progress_of_past()
         for entry in entries[before_run:]:
             self.history.take(entry)

@@ -9,6 +9,7 @@ from typing import Any
 
 from scalestudy.experiments.spec.spec_error import SpecError
 from scalestudy.experiments.spec.study_spec import StudySpec, values_in
+from scalestudy.training.own_code import named_modules
 from scalestudy.training.registry import (
     DATASETS,
     GRADIENT_SYNCS,
@@ -99,6 +100,7 @@ def named_callables(spec: StudySpec) -> list[tuple[str, str, Mapping[str, str]]]
 
 
 def modules_of(spec: StudySpec) -> tuple[str, ...]:
-    """Return the user's modules that the spec names, in its order."""
-    modules = [name.partition(":")[0] for _, name, _ in named_callables(spec)]
-    return tuple(dict.fromkeys(module for module in modules if module not in MODEL_FAMILIES))
+    """Return the user's modules that the spec names, in its order: as callables, and among their arguments."""
+    plain = spec.to_dict()
+    named = named_modules(plain["workload"], plain["train"], plain["sweep"])
+    return tuple(module for module in named if module not in MODEL_FAMILIES)

@@ -17,6 +17,7 @@ from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.base.child import order_and_answer, run_child
 from scalestudy.orchestration.base.waiting import Say, say_nothing
+from scalestudy.orchestration.study.callables import modules_of
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.fingerprint import DataFacts, Fingerprint, data_key
@@ -37,12 +38,12 @@ def fingerprint_of(
     trials: whose data are read. say: takes what comes next, if that takes seconds. seen: what is known of data already.
     """
     seen = seen or {}
-    plain, data = spec.to_dict(), {data_key(trial.workload): trial for trial in trials}
+    data = {data_key(trial.workload): trial for trial in trials}
     own: dict[str, TrainConfig] = {}
     for key, trial in data.items():
         with suppress(ValueError):  # an impossible training, which `check_configs` refuses
             own |= {key: train_config(trial, data_root)} if key and key not in seen else {}
-    code = Fingerprint.of_code(plain["workload"], plain["train"], plain["sweep"])
+    code = Fingerprint.of_code(modules_of(spec))
     if not own:
         return replace(code, data=seen)
     say(f"some examples of {spec.workload.data}")

@@ -69,9 +69,14 @@ def get_ready(
     spec, plan = study.spec, study.plan
     data_root = check_data(spec)
     check_callables(spec)
-    check_configs(known_trials(spec, plan), data_root)
-    rehearsed = _rehearse(spec, to_rehearse(study), data_root, say) if rehearsal else NOT_REHEARSED
-    if study.state != "resumed":
+    trials = known_trials(spec, plan)
+    check_configs(trials, data_root)
+    fingerprint: Fingerprint | None = None
+    if study.state == "resumed" and (study.history.ended or study.history.open):
+        fingerprint = fingerprint_of(spec, trials, data_root, say)
+    is_new = fingerprint is None or bool(study.changed_since(fingerprint))
+    rehearsed = _rehearse(spec, to_rehearse(study), data_root, say) if rehearsal and is_new else NOT_REHEARSED
+    if is_new:
         if plan.factorised and not spec.search.allow_inexact:
             say(f"a check that {spec.workload.model} trains the same at every num_gpus")
         check_exact(spec, plan, data_root)
@@ -87,7 +92,8 @@ def get_ready(
     except UnreachableError:
         if spec.tracking.offline != "spool":
             raise
-    fingerprint = fingerprint_of(spec, known_trials(spec, plan), data_root, say, rehearsed.data)
+    if fingerprint is None:
+        fingerprint = fingerprint_of(spec, trials, data_root, say, rehearsed.data)
     say("Ray to start on this machine" if address == "local" else f"the Ray cluster {address or 'of this machine'}")
     cluster = connection.connect(address, num_cpus=logical_cpus(plan, spec))
     stack.callback(cluster.disconnect)
@@ -163,10 +169,8 @@ def known_trials(spec: StudySpec, plan: Plan) -> Sequence[TrialPlan]:
 
 
 def to_rehearse(study: PreparedStudy) -> list[TrialPlan]:
-    """Return the trials whose kinds are rehearsed: those without a result; none if the study goes on."""
-    ended = study.history.ended
-    if study.state == "resumed" and (ended or study.history.open):
-        return []
+    """Return the trials whose kinds are rehearsed: those that are to run."""
+    ended = study.history.ended.keys() - study.reopened
     return [trial for trial in known_trials(study.spec, study.plan) if trial.trial_id not in ended]
 
 

@@ -48,6 +48,8 @@ from scalestudy.orchestration.tracking.server import reason_of
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter
 from scalestudy.training.checkpoint.byte_store import is_name
 from scalestudy.training.fingerprint import Fingerprint
+from scalestudy.training.own_code import named_modules
+from scalestudy.training.process import terminate
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +97,7 @@ class RunningStudy:
             folder=self.folder,
             trials=self.trials,
             config_of=lambda trial: train_config(trial, ready.data_root),
+            imported=ready.fingerprint,
         )
         self.cursor = Cursor(self.folder.cursor_file)
         self.writer = TrackingWriter(
@@ -309,7 +312,7 @@ class RunningStudy:
         edited = {name for name, digest in began.items() if (ended.fingerprint.get(name) or [digest])[-1] != digest}
         if new := sorted(edited - self.edited):
             self.edited |= edited
-            here = Fingerprint.of_code(trial.workload, trial.train).changes_since(self.ready.fingerprint)
+            here = Fingerprint.of_code(named_modules(trial.workload, trial.train)).changes_since(self.ready.fingerprint)
             self.view.stage(f"changed since this run began: {', '.join(here or new)}")
 
     def _look_at_failure(self, alike: str | None) -> None:
@@ -389,7 +392,7 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[list[int]]:
             raise SystemExit(int(exit_code_of_signal(caught[0])))
 
     stopping = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) in (signal.SIG_DFL, signal.default_int_handler):
+    if signal.getsignal(signal.SIGHUP) in (signal.SIG_DFL, terminate):
         stopping.append(signal.SIGHUP)
     before = {number: signal.signal(number, handle) for number in stopping}
     try:

@@ -99,7 +99,7 @@ def resume_study(
         address: as for `run_study`.
         view: as for `run_study`.
         say: as for `run_study`.
-        rehearsal: as for `run_study`; only for a study of which nothing has trained yet.
+        rehearsal: as for `run_study`; only if nothing has trained yet, or your code or data have changed since.
 
     Returns, and raises: as `run_study`; RequestError for a folder that is not a study's, whose spec was edited, or that
     another process runs.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from scalestudy.experiments.study.journal import Entry, Journal
 from scalestudy.orchestration.groups.events import (
     Ended,
     JournalEvent,
+    StudyBegan,
     StudyEvent,
     UnknownEventError,
     from_plain,
@@ -19,6 +20,7 @@ from scalestudy.orchestration.groups.events import (
     study_event_to_plain,
     to_plain,
 )
+from scalestudy.training.fingerprint import Fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +43,17 @@ class Recorded:
         if isinstance(event, Ended):
             line = {key: value for key, value in plain.items() if key != "type"}
         return cls(number=entry.number, at=entry.at, trial_id=entry.trial_id, event=event, line=line)
+
+
+def fingerprint_after(entries: Iterable[Recorded], before: Fingerprint) -> Fingerprint:
+    """Return the fingerprint of the study's run in progress after these entries: of the last beginning that has one.
+
+    before: the same before them.
+    """
+    for entry in entries:
+        if isinstance(entry.event, StudyBegan):
+            before = entry.event.fingerprint or before
+    return before
 
 
 class StudyJournal:

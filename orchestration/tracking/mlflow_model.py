@@ -6,7 +6,7 @@ import importlib.metadata
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 from typing import Any
@@ -20,10 +20,10 @@ from scalestudy.training.config import TrainConfig
 logger = logging.getLogger(__name__)
 
 MODEL = "scalestudy.model"
-"""Tag of a trial's run whose model was kept but is no MLflow model: why."""
+"""Tag of a trial's run whose kept model is no MLflow model, or one of other code: why. Such a model has it too."""
 
 
-def log_best_model(client: Any, run_id: str, config: TrainConfig, model_path: str) -> None:
+def log_best_model(client: Any, run_id: str, config: TrainConfig, model_path: str, changed: Sequence[str] = ()) -> str:
     """Log a trained model to its trial's run, so that `mlflow.pytorch.load_model` gives it back.
 
     A model that `torch.export` refuses, or that only a user's task knows how to call, is logged as a file of
@@ -35,31 +35,42 @@ def log_best_model(client: Any, run_id: str, config: TrainConfig, model_path: st
         run_id: the trial's run.
         config: the trial's training configuration.
         model_path: of its saved parameters, a path or a URI.
+        changed: modules of its code that are not here as they were when it was trained.
+
+    Returns what the tag says; "": the model is there, of the code that it was trained with.
     """
     import torch
 
     if find_model(client, run_id) is not None:
-        return
+        return ""
+    other = f"its code is not what it was trained with: {', '.join(changed)}" if changed else ""
     with read_from(model_path) as file:
         if config.task is not None:
-            _log_parameters(client, run_id, str(file), f"only its task, {config.task}, knows how it is called")
-            return
+            return _log_parameters(client, run_id, str(file), f"only its task, {config.task}, knows how it is called")
+        refused = "it can't be built here"
         try:
             model, example = trained_model(config, str(file))
+            refused = "torch.export refused"
             dynamic = [{0: torch.export.Dim.AUTO}]  # as mlflow.pytorch does
             torch.export.export(model, (example,), dynamic_shapes=dynamic)
         except BaseException as error:  # torch.export refuses in many ways, and a user's code in any
             if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
                 raise  # Python raises a Ctrl-C there alone
-            logger.warning("the model is logged as its parameters alone: %s", error)
-            _log_parameters(client, run_id, str(file), f"torch.export refused: {describe(error)[:500]}")
-            return
-        _log_exported(client, run_id, model, example)
+            why = "; ".join(filter(None, (other, f"{refused}: {describe(error)[:500]}")))
+            logger.warning("the model is logged as its parameters alone: %s", why)
+            return _log_parameters(client, run_id, str(file), why)
+        tags = {MODEL: fitted_text(other, LONGEST_TAG)} if other else {}
+        for name, text in tags.items():
+            client.set_tag(run_id, name, text)
+        _log_exported(client, run_id, model, example, tags)
+        return other
 
 
-def _log_parameters(client: Any, run_id: str, file: str, why: str) -> None:
+def _log_parameters(client: Any, run_id: str, file: str, why: str) -> str:
+    said = fitted_text(f"state_dict only; {why}", LONGEST_TAG)
     client.log_artifact(run_id, file, "model")
-    client.set_tag(run_id, MODEL, fitted_text(f"state_dict only; {why}", LONGEST_TAG))
+    client.set_tag(run_id, MODEL, said)
+    return said
 
 
 def find_model(client: Any, run_id: str, status: str = "READY") -> str | None:
@@ -112,7 +123,7 @@ def trained_model(config: TrainConfig, model_path: str) -> tuple[Any, Any]:
     return model.eval(), inputs
 
 
-def _log_exported(client: Any, run_id: str, model: Any, example: Any) -> None:
+def _log_exported(client: Any, run_id: str, model: Any, example: Any, tags: Mapping[str, str]) -> None:
     import mlflow.pytorch
     import numpy as np
     from mlflow.models import Model, ModelSignature
@@ -127,8 +138,8 @@ def _log_exported(client: Any, run_id: str, model: Any, example: Any) -> None:
     run = client.get_run(run_id)
     model_id = find_model(client, run_id, "PENDING")  # from an earlier try that got no answer, or broke off
     if model_id is None:  # by `Model.log` alone it would go to MLflow's default experiment
-        params, experiment = run.data.params, run.info.experiment_id
-        model_id = client.create_logged_model(experiment, name="model", source_run_id=run_id, params=params).model_id
+        about = {"source_run_id": run_id, "params": run.data.params, "tags": dict(tags)}
+        model_id = client.create_logged_model(run.info.experiment_id, name="model", **about).model_id
     with _default_store(client.tracking_uri):
         Model.log(
             artifact_path=None,

@@ -12,9 +12,9 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -38,7 +38,7 @@ from scalestudy.orchestration.groups.events import (
     StudyStopped,
 )
 from scalestudy.orchestration.tracking.database import open_database
-from scalestudy.orchestration.tracking.entries import Recorded, StudyJournal
+from scalestudy.orchestration.tracking.entries import Recorded, StudyJournal, fingerprint_after
 from scalestudy.orchestration.tracking.run_content import (
     ORIGIN_TAGS,
     DataSet,
@@ -59,6 +59,7 @@ from scalestudy.orchestration.tracking.server import TrackingAddress
 from scalestudy.orchestration.tracking.writer import Wrote, ignore
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.fingerprint import Fingerprint
+from scalestudy.training.own_code import named_modules
 from scalestudy.training.records import RECOMMENDED, epoch_metrics, utc_text
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class TrackedStudy:
     folder: StudyFolder
     trials: Mapping[str, TrialPlan]  # by trial id; a search adds some later
     config_of: Callable[[TrialPlan], TrainConfig]  # a trial's training configuration
+    imported: Fingerprint | None = None  # of the code that this process has imported; None: that of the files now
 
 
 def open_experiment(address: TrackingAddress, name: str) -> tuple[MlflowClient, str]:
@@ -133,7 +135,7 @@ class MlflowStore:
         say: takes a line about what MLflow has otherwise than the study, or refuses; each is said once.
         """
         self.client, self.experiment_id = open_experiment(address, experiment_of(study.spec))
-        self._sender = Sender(self.client, say)
+        self._say, self._sender = say, Sender(self.client, say)
         self._study = study
         self._study_id = study.folder.study_id
         folder, page = study.folder, runs_page(address, self.experiment_id)
@@ -142,7 +144,7 @@ class MlflowStore:
         self._runs: dict[str, str] | None = None
         self._bare: set[str] = set()  # trials whose runs lack parameters and input, because MLflow went away in between
         self._origin: dict[str, str] | None = None  # tags of the study's last beginning; None: not read yet
-        self._fingerprint: Fingerprint | None = None  # the same
+        self._fingerprint: Fingerprint | None = None  # of the study's run in progress; None: nothing is written yet
 
     @property
     def has_begun(self) -> bool:
@@ -157,6 +159,10 @@ class MlflowStore:
         Says and skips what MLflow refuses as wrong, and a file that has gone: either would hold up the rest for ever.
         Raises what MLflow raises if the store is out of reach.
         """
+        if self._fingerprint is None and entries:  # this process may not have seen the study begin
+            first, journal = entries[0].number, StudyJournal(self._study.folder)
+            earlier = takewhile(lambda entry: entry.number < first, journal.entries())
+            self._fingerprint = fingerprint_after(earlier, Fingerprint())
         try:
             for (kind, trial_id), group in groupby(entries, key=lambda entry: (type(entry.event), entry.trial_id)):
                 neighbours = list(group)
@@ -175,7 +181,7 @@ class MlflowStore:
         event, at, apart = entry.event, utc_text(entry.at), self._sender.apart
         match event:
             case StudyBegan():
-                self._fingerprint = event.fingerprint or Fingerprint()
+                self._fingerprint = fingerprint_after([entry], self._fingerprint or Fingerprint())
                 with apart("the study's start"):
                     self._start_study(event.origin, at)
             case StudyStopped():
@@ -243,9 +249,16 @@ class MlflowStore:
     def _write_model(self, trial_id: str) -> None:
         from scalestudy.orchestration.tracking.mlflow_model import log_best_model
 
-        folder = self._study.folder
-        config = self._study.config_of(self._study.trials[trial_id])
-        log_best_model(self.client, self._known_run(trial_id), config, folder.place_of(folder.model_file(trial_id)))
+        folder, trial, run = self._study.folder, self._study.trials[trial_id], self._known_run(trial_id)
+        imported = self._study.imported or Fingerprint.of_code(named_modules(trial.workload, trial.train))
+        here = replace(imported, data={}).digests(trial.workload, trial.train)
+        lines = {line["trial_id"]: line for line in folder.read_trials()}
+        then = lines.get(trial_id, {}).get("fingerprint", {})
+        changed = [name for name, digest in here.items() if then.get(name, [digest]) != [digest]]
+        path = folder.place_of(folder.model_file(trial_id))
+        said = log_best_model(self.client, run, self._study.config_of(trial), path, changed)
+        if changed and said:
+            self._say(f"the best model in MLflow: {said}")
 
     def _write_trial(self, trial: TrialPlan, entries: Sequence[Recorded]) -> None:
         """Write neighbouring entries with events of one type: beginnings, epochs, an end, or a reopening."""
@@ -341,10 +354,6 @@ class MlflowStore:
         from mlflow.entities import Dataset, DatasetInput, InputTag
         from mlflow.exceptions import MlflowException
 
-        if self._fingerprint is None:  # this process did not see the study begin
-            entries = StudyJournal(self._study.folder).entries()
-            began = [entry.event.fingerprint for entry in entries if isinstance(entry.event, StudyBegan)]
-            self._fingerprint = next(filter(None, reversed(began)), None) or Fingerprint()
         data = DataSet.of(workload, self._fingerprint)
         dataset = Dataset(name=data.name, digest=data.digest, source_type=data.source_type, source=data.source)
         given = [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])]

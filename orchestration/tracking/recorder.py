@@ -34,7 +34,7 @@ from scalestudy.orchestration.groups.events import (
 from scalestudy.orchestration.groups.failures import INTERRUPTED
 from scalestudy.orchestration.groups.trial_record import TrialRecord
 from scalestudy.orchestration.storage.trial_states import states_of
-from scalestudy.orchestration.tracking.entries import Recorded, StudyJournal
+from scalestudy.orchestration.tracking.entries import Recorded, StudyJournal, fingerprint_after
 from scalestudy.orchestration.tracking.mlflow_store import TrackedStudy
 from scalestudy.orchestration.tracking.run_content import answer_of
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter
@@ -60,7 +60,7 @@ class History:
     reopened: set[str] = field(default_factory=set)  # trials that were reopened
     state: str = "new"  # or "running" (it may have been cut off), "stopped", "finished"
     origin: Origin | None = None  # of the last run of the study that has one
-    fingerprint: Fingerprint | None = None  # the same
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)  # see `fingerprint_after`
     fingerprints: list[Fingerprint] = field(default_factory=list)  # of the runs that have trained, each once
     trained_with: dict[str, list[Fingerprint]] = field(default_factory=dict)
     """Open trials → the fingerprints of the runs that have recorded their epochs."""
@@ -94,6 +94,7 @@ class History:
 
     def take(self, entry: Recorded) -> None:
         """Take one more entry."""
+        self.fingerprint = fingerprint_after([entry], self.fingerprint)
         if isinstance(entry.event, StudyEvent):
             self._take_study_event(entry.event, entry.at)
         else:
@@ -121,7 +122,7 @@ class History:
         told: of its code, by the worker that has trained it last, since an edit may have come before that one started.
         """
         found: dict[str, list[str]] = {}
-        for fingerprint in (*self.trained_with.get(trial.trial_id, ()), self.fingerprint or Fingerprint()):
+        for fingerprint in (*self.trained_with.get(trial.trial_id, ()), self.fingerprint):
             own = {name: [digest] for name, digest in fingerprint.digests(trial.workload, trial.train).items()}
             for name, digests in {**own, **(told if fingerprint == self.fingerprint else {})}.items():
                 found[name] = list(dict.fromkeys([*found.get(name, ()), *digests]))
@@ -162,7 +163,6 @@ class History:
         match event:
             case StudyBegan():
                 self.state, self.origin, self.told_seconds = "running", event.origin or self.origin, None
-                self.fingerprint = event.fingerprint or self.fingerprint
                 self.earlier_seconds += self.last_seen - self.began if self.began else 0.0
                 self.began = at
                 error = TrialError(kind=INTERRUPTED, message="the study ended while the trial ran, and was resumed")

@@ -8,6 +8,8 @@ import sys
 import tempfile
 import time
 
+import pytest
+
 from scalestudy.orchestration.cluster.ports import QUIET_PORTS
 from tests.support.drivers import Driver
 from tests.support.project_files import REPOSITORY
@@ -53,14 +55,15 @@ def test_two_workers_on_two_cpus_do_not_deadlock(tmp_path):
     assert done.stdout.split()[-2:] == ["0", "1"], done.stderr
 
 
-def test_sigterm_stops_the_study_and_keeps_what_has_ended(tmp_path):
+@pytest.mark.parametrize("sent_by", [signal.SIGTERM, signal.SIGHUP], ids=["timeout", "a closed terminal"])
+def test_a_signal_to_all_processes_stops_the_study_and_keeps_what_has_ended(tmp_path, sent_by):
     rates = [0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08]
     sweep = {"num_gpus": [1], "batch_size": [256], "learning_rate": rates}
     write_spec(tmp_path, workload=SLOW, sweep=sweep, train={"epochs": 2})
     driver = Driver(tmp_path, "out")
     driver.wait_for("ended", 1)
     sent = time.monotonic()
-    status, printed = driver.send(signal.SIGTERM)
+    status, printed = driver.send(sent_by)
     assert status == 143, printed
     assert "Traceback" not in printed
     assert "stopped" in printed

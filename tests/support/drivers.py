@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ class Driver:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
         )
 
     def wait_for(self, event_type: str, count: int) -> None:
@@ -59,8 +61,8 @@ class Driver:
         return sum(entry.type == event_type for entry in Journal(self.folder.journal_folder).entries())
 
     def send(self, number: int) -> tuple[int, str]:
-        """A signal; returns exit status and output."""
-        self.process.send_signal(number)
+        """A signal to the whole process group, as a terminal and `timeout` send it; returns exit status and output."""
+        os.killpg(self.process.pid, number)
         return self.end()
 
     def end(self) -> tuple[int, str]:

@@ -1,5 +1,6 @@
 """Shared by the tests of spec, plan, analysis and report: specs from text, and studies with synthetic trials."""
 
+import json
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -56,6 +57,12 @@ def summary_of(text: str, law: Law | None = None, **keywords: Any) -> dict[str, 
 def words_of(part: Mapping[str, Any]) -> list[str]:
     """The words of the caveats of a summary or of a choice."""
     return [caveat["words"] for caveat in part["caveats"]]
+
+
+def strict(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a summary, which is plain data that JSON gives back, without NaN."""
+    assert json.loads(json.dumps(part, allow_nan=False)) == part
+    return part
 
 
 def folder_of(path: Path, text: str, law: Law | None = None, **keywords: Any) -> StudyFolder:

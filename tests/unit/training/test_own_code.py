@@ -170,6 +170,6 @@ def test_what_pip_has_put_into_a_folder_of_any_name_is_installed(project, monkey
 def test_a_spec_names_modules_wherever_a_value_is_a_callable_s_name():
     workload = {"model": "mine:build", "model_args": {"init": "start.draw:zeros"}, "data": "digits", "loss": "mse"}
     sweep = {"train.optimizer.name": ["adam", "lions:Lion"], "points": [{"train.schedule": "slow:factor"}]}
-    assert named_modules(workload, sweep) == {"mine", "start.draw", "lions", "slow"}
+    assert named_modules(workload, sweep, sweep) == ("mine", "start.draw", "lions", "slow")
     others = ["s3://bucket/x", "cuda:0", "C:\\data", "a:b c", "12:30", ":", "mine:", 3, None]
-    assert named_modules({"data_args": {"all": others}}) == set()
+    assert named_modules({"data_args": {"all": others}}) == ()

@@ -8,7 +8,7 @@ from tests.support.synthetic_studies import problems_of, spec_of
 
 RATE = "learning_rate: {log_uniform: [0.01, 1]}"
 
-ACCEPTED = [
+SEARCHES = [
     "search: {method: tpe, scheduler: asha, grace_epochs: 9}\nsweep: {num_gpus: [1, 2]}",
     "search: {method: tpe, objective: time_to_target}\nsweep: {num_gpus: [1, 2]}\ntargets: {accuracy: [0.9]}",
     "search: {method: random}",
@@ -17,22 +17,6 @@ ACCEPTED = [
     "search: {scheduler: asha, reduction: 2, grace_epochs: 3}",
     "search: {method: random, samples: 10000}\nsweep: {learning_rate: {uniform: [0.1, 0.2]}}",
 ]
-
-
-@pytest.mark.parametrize("text", ACCEPTED)
-def test_searches_that_work(text):
-    spec = spec_of(f"name: x\n{text}")
-    assert spec_of(spec.to_yaml()) == spec
-
-
-def test_more_samples_than_points_are_all_points():
-    """Asked for more than there is, a search gives what there is: nobody has to count a grid to draw from it."""
-    assert spec_of("name: x\nsearch: {method: random, samples: 9000}\nsweep: {seed: [0, 1, 2]}").search.samples == 9000
-
-
-# --- factorised grids -------------------------------------------------------------------------------------------------
-
-
 TWO = "sweep: {num_gpus: [1, 2]}\n"
 FACTORISED = [
     TWO + METHOD,
@@ -44,10 +28,15 @@ FACTORISED = [
 ]
 
 
-@pytest.mark.parametrize("text", FACTORISED)
-def test_what_can_be_factorised(text):
+@pytest.mark.parametrize("text", [*SEARCHES, *FACTORISED])
+def test_searches_and_factorised_grids_that_work(text):
     spec = spec_of(f"name: x\n{text}")
     assert spec_of(spec.to_yaml()) == spec
+
+
+def test_more_samples_than_points_are_all_points():
+    """Asked for more than there is, a search gives what there is: nobody has to count a grid to draw from it."""
+    assert spec_of("name: x\nsearch: {method: random, samples: 9000}\nsweep: {seed: [0, 1, 2]}").search.samples == 9000
 
 
 def test_many_trials_are_counted_as_they_are_run():

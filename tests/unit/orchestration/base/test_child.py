@@ -1,5 +1,6 @@
 """A module in a process of its own: its answers, its end, and what it started."""
 
+import json
 import time
 from pathlib import Path
 
@@ -51,6 +52,26 @@ def test_what_a_child_leaves_running_is_not_waited_for_and_ends():
     assert (ended.status, ended.answers, ended.said) == (3, ["answer"], "word")
     assert time.monotonic() - began < 20
     assert not sleeping()
+
+
+LOUD = """
+import os, sys
+from scalestudy.orchestration.base.child import order_and_answer
+order, answer = order_and_answer()
+print("of Python")
+os.write(1, b"of a C library\\n")
+os.system("echo of a program")
+answer({"given": order})
+os.system("echo after the answer")
+sys.stderr.write("word")
+"""
+
+
+def test_what_code_prints_by_whatever_way_is_no_answer():
+    Path("program_of_a_test.py").write_text(LOUD)
+    ended = run(limit_seconds=60, sleeps=0)
+    assert [json.loads(line)["given"]["sleeps"] for line in ended.answers] == [0]
+    assert ended.said == "word"
 
 
 def test_a_process_that_cannot_be_killed_is_left_behind(monkeypatch):

@@ -1,6 +1,8 @@
 """Addresses of a cluster that are refused, and where a cluster that is started here keeps its files."""
 
+import signal
 import socket
+import sys
 import tempfile
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError
 from scalestudy.orchestration.cluster import connection
 from scalestudy.orchestration.cluster.connection import connect, folder_of_clusters
+from scalestudy.training.process import Terminated, terminate
 
 
 def test_an_address_where_nobody_listens_is_refused_at_once():
@@ -25,6 +28,33 @@ def test_ray_client_is_refused(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
     with pytest.raises(RequestError, match="Ray Client"):
         connect(None)
+
+
+@pytest.mark.parametrize("before", [signal.SIG_DFL, terminate])
+def test_ray_s_handler_of_sigterm_takes_no_other_s_place(monkeypatch, before):
+    """It would end a command with status 15."""
+
+    def init(address, **options):
+        signal.signal(signal.SIGTERM, rays)
+        if address == "signalled":
+            signal.raise_signal(signal.SIGTERM)
+        raise ConnectionError
+
+    def rays(number, frame):
+        sys.exit(number)
+
+    kept = signal.signal(signal.SIGTERM, before)
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.setattr(connection, "_refuse_unreachable", lambda address: None)
+    try:
+        with pytest.raises(UnreachableError):
+            connect("auto")
+        assert signal.getsignal(signal.SIGTERM) is (terminate if before is terminate else rays)
+        signal.signal(signal.SIGTERM, before)
+        with pytest.raises(Terminated if before is terminate else SystemExit):
+            connect("signalled")
+    finally:
+        signal.signal(signal.SIGTERM, kept)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from scalestudy.experiments.spec.reading import SpecError, parse_study
 from scalestudy.orchestration.commands import cli
+from scalestudy.training.process import Terminated, terminate
 from tests.support.approved import approved
 from tests.support.groups import wait_until
 from tests.support.in_process import scalestudy
@@ -55,6 +57,81 @@ def test_a_command_ends_with_its_last_line(tmp_path):
     done = process("plan", spec, cwd=tmp_path, seconds=60, MARK=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert not mentioning(str(tmp_path))
+
+
+STOPS = """
+import os, signal, time
+from torch import nn
+
+def stop():
+    os.kill(int(os.environ["DRIVER"]), int(os.environ["NUMBER"]))
+    time.sleep(600)
+
+if os.environ.setdefault("DRIVER", str(os.getpid())) == str(os.getpid()) and os.environ["STAGE"] == "checks":
+    stop()
+
+def build(num_classes, in_channels):
+    if os.environ["STAGE"] == "rehearsal":
+        stop()
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+"""
+
+
+@pytest.mark.parametrize(
+    ("stage", "sent"),
+    [("checks", signal.SIGTERM), pytest.param("rehearsal", signal.SIGHUP, marks=pytest.mark.slow)],
+)
+def test_a_signal_before_the_sweep_ends_the_command_and_what_it_started(tmp_path, stage, sent):
+    (tmp_path / "stopping.py").write_text(STOPS)
+    spec = write_spec(tmp_path, workload={"model": "stopping:build", "data": "digits"})
+    variables = {"STAGE": stage, "NUMBER": str(int(sent)), "MARK": str(tmp_path)}
+    done = process("run", spec, "--out", "out", cwd=tmp_path, seconds=60, **variables)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (143, "stopped")
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+    assert not mentioning(str(tmp_path))
+
+
+@pytest.fixture
+def stopping():
+    """Gives SIGTERM and SIGHUP their handlers in this process, and takes them away again."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, terminate) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+@pytest.mark.parametrize(
+    ("arguments", "stage"),
+    [
+        (("doctor",), "scalestudy.orchestration.commands.doctor.examine"),
+        (("ui",), "scalestudy.orchestration.commands.ui.check_reachable"),
+        (("data", "fetch", "mnist"), "scalestudy.training.data.fetch"),
+        (("plan", "digits-quick"), "scalestudy.orchestration.commands.planning.plan_study"),
+        (("resume", "runs/x"), "scalestudy.orchestration.study.study.resume_study"),
+    ],
+)
+def test_a_signal_ends_any_command_with_its_status(tmp_path, monkeypatch, stopping, arguments, stage, sent, status):
+    monkeypatch.setattr(stage, lambda *_, **__: signal.raise_signal(sent))
+    done = scalestudy(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (status, "stopped")
+
+
+def test_a_closed_terminal_that_says_so_twice_does_not_break_off_the_end(stopping):
+    with pytest.raises(Terminated):
+        signal.raise_signal(signal.SIGHUP)
+    signal.raise_signal(signal.SIGHUP)
+    signal.signal(signal.SIGHUP, terminate)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
+def test_a_forked_process_of_a_user_s_ends_by_a_signal_without_a_word(stopping, sent):
+    fork = "import os, signal, sys; from scalestudy.training.process import end_by_signals; end_by_signals()\n"
+    fork += f"if not os.fork(): signal.raise_signal({int(sent)})\nprint(os.waitstatus_to_exitcode(os.wait()[1]))"
+    done = subprocess.run([sys.executable, "-c", fork], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (f"{-sent}\n", "")
 
 
 @pytest.mark.parametrize("arguments", [("validate", "digits-quick"), ("--help",), ("list",), ("no-such-command",)])
@@ -338,12 +415,6 @@ def test_a_mistake_is_found_by_a_rehearsal_before_ray_is_imported(tmp_path):
     assert not loaded & {"ray", "mlflow"}
     written = [name for name in left_behind(tmp_path) if "__pycache__" not in name]
     assert written == ["mine.py", "study.yaml"]
-
-
-@pytest.mark.parametrize("arguments", [("report",), ("recommend",), ("ui", "--sync")])
-def test_a_folder_that_is_no_study(tmp_path, arguments):
-    assert_refused(scalestudy(*arguments, tmp_path, cwd=tmp_path), 2, "DIR", "plan.json")
-    assert left_behind(tmp_path) == []
 
 
 def test_ui_with_an_impossible_port(tmp_path):

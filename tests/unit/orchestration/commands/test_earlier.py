@@ -11,16 +11,6 @@ from scalestudy.orchestration.study.fingerprint import fingerprint_of
 from tests.support.synthetic_studies import TINY, folder_of, spec_of, study_of
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty current folder, with a home that no other test has."""
-    monkeypatch.setenv("SCALESTUDY_HOME", str(tmp_path / "home"))
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
 def found(text=TINY, device="cpu", storage=None, accelerator="", **changes):
     """How many trials of each study count, in their order."""
     spec = spec_of(text)

@@ -132,9 +132,11 @@ def test_the_only_cell_of_a_study_is_registered(place, empty_store):
     shutil.copy(empty_store, place)
     study = Study(place, SPEC.replace("num_gpus: [1, 2]", "num_gpus: [1]").replace("[0.1, 0.2]", "[0.2]"), only=True)
     study.track()
-    path = study.keep(study.trial)
-    log_best_model(study.store.client, study.store.runs[study.trial.trial_id], train_config(study.trial, "data"), path)
-    assert register_recommended(study.folder.path, "digits").trial == study.trial.name
+    path, run = study.keep(study.trial), study.store.runs[study.trial.trial_id]
+    log_best_model(study.store.client, run, train_config(study.trial, "data"), path, changed=["mine"])
+    registered = register_recommended(study.folder.path, "digits")
+    assert registered.trial == study.trial.name
+    assert f"{study.trial.name} (its code is not what it was trained with: mine); to load" in registered.words
 
 
 def test_a_model_that_mlflow_has_not_got_is_named_with_the_remedy(place, empty_store):

@@ -24,16 +24,6 @@ from tests.support.trials import Law
 LAW = Law(noise=0.02)
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty current folder, with a home that no other test has."""
-    monkeypatch.setenv("SCALESTUDY_HOME", str(tmp_path / "home"))
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
 def study(path, *, began=None, ended=None, text=TINY):
     """A study with its summary; the journal says when it began (seconds since 1970) and how it ended."""
     folder = folder_of(path, text, LAW)

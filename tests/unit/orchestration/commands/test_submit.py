@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalestudy.orchestration.base.errors import ExitCode, UnreachableError
+from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.commands import submit
 from scalestudy.orchestration.commands.submit import submission, submit_study
 from scalestudy.orchestration.study.origin import git_commit
@@ -114,7 +114,8 @@ def test_an_interrupt_shows_no_password(monkeypatch, capsys):
 
     monkeypatch.setattr(submit, "_client", lambda address: FakeServer(0))
     monkeypatch.setattr(submit, "_follow", interrupted)
-    assert submit_study("digits-quick", address="http://ann:hunter2@head:8265") == ExitCode.INTERRUPTED
+    with pytest.raises(KeyboardInterrupt):
+        submit_study("digits-quick", address="http://ann:hunter2@head:8265")
     printed = "".join(capsys.readouterr())
     assert "the job goes on; its log: ray job logs --address http://ann:***@head:8265 --follow raysubmit_1" in printed
     assert "hunter2" not in printed

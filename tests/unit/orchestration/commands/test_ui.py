@@ -1,6 +1,8 @@
 """MLflow's own pages, opened at a study's."""
 
 import os
+import signal
+import subprocess
 from urllib.parse import parse_qs
 
 import pytest
@@ -10,6 +12,8 @@ from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.commands import ui
 from scalestudy.orchestration.commands.ui import TrackedPage
 from scalestudy.orchestration.tracking.server import resolve_address, same_address
+from scalestudy.training.process import Terminated
+from tests.support.ports import free_port
 from tests.support.synthetic_studies import TINY, folder_of
 
 WHOLE = "postgresql://ann:s3cr3t@db:5432/mlflow"
@@ -26,12 +30,11 @@ def test_the_pages_are_on_loopback_and_their_command_line_has_no_password(monkey
         def __init__(self, command, **options):
             asked.update(command=command, **options)
 
-        def wait(self):
+        def wait(self, seconds=None):
             return 0
 
     monkeypatch.setattr(ui, "check_reachable", lambda address: None)
     monkeypatch.setattr(ui.subprocess, "Popen", Process)
-    monkeypatch.setattr(ui.signal, "signal", lambda *_: None)
     assert ui.serve_ui(WHOLE, 5999) == 0
     command = asked["command"]
     assert command[command.index("--host") + 1] == "127.0.0.1"
@@ -39,6 +42,32 @@ def test_the_pages_are_on_loopback_and_their_command_line_has_no_password(monkey
     ours = {"MLFLOW_BACKEND_STORE_URI": WHOLE, "PYTHONWARNINGS": asked["env"]["PYTHONWARNINGS"]}
     assert asked["env"] == {**os.environ, **ours}
     assert KEPT in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("sent", "status"), [(KeyboardInterrupt, 0), (Terminated, None)])
+def test_ctrl_c_ends_the_pages_well_and_every_signal_ends_the_server(monkeypatch, tmp_path, sent, status):
+    started = []
+
+    class Server(subprocess.Popen):
+        def __init__(self, command, **options):
+            super().__init__(["sleep", "600"], **options)
+            started.append(self)
+
+        def wait(self, seconds=None):
+            if seconds is None:
+                raise sent
+            return super().wait(seconds)
+
+    monkeypatch.setattr(ui, "check_reachable", lambda address: None)
+    monkeypatch.setattr(ui, "open_database", lambda file: None)
+    monkeypatch.setattr(ui.subprocess, "Popen", Server)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    if status is None:
+        with pytest.raises(sent):
+            ui.serve_ui(uri, free_port())
+    else:
+        assert ui.serve_ui(uri, free_port()) == status
+    assert started[0].returncode == -signal.SIGTERM
 
 
 # --- a study's page ---------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from scalestudy.orchestration.commands.watch import WatchedStudy, watch
 from scalestudy.orchestration.groups.events import Reopened, Running
 from scalestudy.orchestration.storage.lock import StudyLock, lock_of
 from scalestudy.orchestration.tracking.recorder import History
+from scalestudy.training.process import Terminated
 from tests.support.in_process import scalestudy
 from tests.support.recordings import again, begin, events_of, play, recorded
 from tests.support.report_pages import Page
@@ -174,18 +175,19 @@ def browser(monkeypatch):
     return pages
 
 
-def test_ctrl_c_ends_the_watching_with_status_0(running, browser, monkeypatch, tmp_path):
+@pytest.mark.parametrize(("sent", "status", "said"), [(KeyboardInterrupt, 0, ""), (Terminated, 143, "stopped\n")])
+def test_ctrl_c_ends_the_watching_with_status_0(running, browser, monkeypatch, tmp_path, sent, status, said):
     _, folder, _ = running
 
     def interrupt(seconds):
-        raise KeyboardInterrupt
+        raise sent
 
     monkeypatch.setattr(watch, "__defaults__", (interrupt,))
     with lock_of(folder):
         done = scalestudy("open", folder.path, "--watch", cwd=tmp_path, DISPLAY=":0")
     page = tmp_path / "home" / "live" / "tiny-20260131.html"
-    assert (done.returncode, done.stdout) == (0, f"{page}\n")
-    assert done.stderr == "Ctrl-C ends the watching, not the study\n"
+    assert (done.returncode, done.stdout) == (status, f"{page}\n")
+    assert done.stderr == f"Ctrl-C ends the watching, not the study\n{said}"
     assert browser == [page.as_uri()]
 
 

@@ -31,6 +31,7 @@ from scalestudy.training.exceptions import InputError
 from scalestudy.training.fingerprint import Fingerprint
 from scalestudy.training.gpu_state import GpuState
 from scalestudy.training.loop.train import TrainResult
+from scalestudy.training.own_code import named_modules
 from scalestudy.training.process_state import ProcessState, Settings
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import EpochRecord
@@ -93,11 +94,11 @@ def test_a_process_tells_the_code_that_it_began_with_and_a_new_one_that_of_now(t
     (tmp_path / "worker_glue.py").write_text("VALUE = 1\n")
     config = TrainConfig(model="worker_mine:build", data="digits", batch_size=8, learning_rate=0.1)
     first = worker.code_of(config)
-    assert first == Fingerprint.of_code(config.to_dict()).digests(config.to_dict())
+    assert first == Fingerprint.of_code(named_modules(config.to_dict())).digests(config.to_dict())
     assert first.keys() == {"worker_mine"}
     (tmp_path / "worker_glue.py").write_text("VALUE = 2\n")
     assert worker.code_of(config) == first
-    assert Fingerprint.of_code(config.to_dict()).digests(config.to_dict()) != first
+    assert Fingerprint.of_code(named_modules(config.to_dict())).digests(config.to_dict()) != first
     assert worker.code_of(config.replace(model="lenet")) == {}
 
 

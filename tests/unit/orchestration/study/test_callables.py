@@ -106,6 +106,14 @@ def test_the_modules_of_a_study_are_those_of_its_own_callables_each_once():
     assert modules_of(read_spec({**SPEC, "workload": {"model": "torchvision:resnet18"}})) == ()
 
 
+def test_a_module_that_an_argument_alone_names_is_imported_before_the_first_trial_too():
+    """What importing it sets holds in every trial, as in a fresh process; the fingerprint has it as well."""
+    arguments = {"model_args": {"layers": [{"norm": "mine.norms:Rms"}]}, "data_args": {"augment": "flips:both"}}
+    own = {**SPEC, "workload": {"model": "mine.nets:build", "data": "mine.data:load", **arguments}}
+    own["sweep"] = {**SPEC["sweep"], "workload.model_args.act": ["gelu", "mine.acts:swish"]}
+    assert set(modules_of(read_spec(own))) == {"mine.nets", "mine.norms", "mine.data", "flips", "mine.acts"}
+
+
 def test_a_class_is_a_callable_too():
     name = next(name for name, value in vars(user_models).items() if isinstance(value, type))
     found = getattr(user_models, name)

@@ -1,6 +1,7 @@
 """What may refuse a study: whether a factorised one trains alike at every num_gpus, and what is rehearsed."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from scalestudy.orchestration.study.opening import PreparedStudy
 from scalestudy.orchestration.study.ready import check_callables, check_exact, get_ready, to_rehearse
 from scalestudy.orchestration.study.rehearsal import Rehearsal
 from scalestudy.orchestration.tracking.recorder import History
+from scalestudy.training.fingerprint import Fingerprint
 from tests.support.factorised import TINY
 from tests.support.studies import write_spec
 
@@ -96,29 +98,36 @@ def test_batch_normalisation_that_is_swept_is_looked_at_each_way():
 # --- the rehearsal -------------------------------------------------------------------------------------------------
 
 
-def prepared(tmp_path, state="started", ended=(), begun=(), model="lenet"):
-    """A study of two trials, before it starts or goes on; ended, begun: the numbers of those that have."""
+def prepared(tmp_path, state="started", ended=(), begun=(), model="lenet", reopened=(), trained_with=()):
+    """A study of two trials, before it starts or goes on; ended, begun, reopened: the numbers of those that have.
+
+    trained_with: the fingerprints of its runs.
+    """
     spec = read_spec(write_spec(tmp_path, workload={"model": model, "data": "digits"}, sweep=TWO))
     plan = make_plan(spec)
     ids = [trial.trial_id for trial in plan.trials]
-    history = History(ended={ids[each]: {} for each in ended}, open={ids[each]: TrialRecord() for each in begun})
+    history = History(
+        ended={ids[each]: {} for each in ended},
+        open={ids[each]: TrialRecord() for each in begun},
+        fingerprints=[*trained_with],
+    )
     return PreparedStudy(
-        spec=spec, plan=plan, folder=StudyFolder(tmp_path / "out"), study_id="x", history=history, state=state
+        spec=spec,
+        plan=plan,
+        folder=StudyFolder(tmp_path / "out"),
+        study_id="x",
+        history=history,
+        state=state,
+        reopened=tuple(ids[each] for each in reopened),
     )
 
 
 @pytest.mark.parametrize(
-    ("state", "ended", "begun", "rehearsed"),
-    [
-        ("started", (), (), [0, 1]),
-        ("resumed", (), (), [0, 1]),
-        ("resumed", (), (0,), []),
-        ("resumed", (0,), (), []),
-        ("extended", (0,), (), [1]),
-    ],
+    ("ended", "reopened", "rehearsed"),
+    [((), (), [0, 1]), ((0,), (), [1]), ((0, 1), (), []), ((0, 1), (1,), [1])],
 )
-def test_a_study_that_has_trained_is_not_rehearsed_again(tmp_path, state, ended, begun, rehearsed):
-    study = prepared(tmp_path, state, ended, begun)
+def test_what_has_ended_is_not_rehearsed_again_unless_it_runs_again(tmp_path, ended, reopened, rehearsed):
+    study = prepared(tmp_path, "extended", ended, reopened=reopened)
     assert to_rehearse(study) == [study.plan.trials[each] for each in rehearsed]
 
 
@@ -151,6 +160,39 @@ def test_what_is_left_out_is_said_and_the_study_goes_on(tmp_path, rehearsals, ca
     assert said == [f"a rehearsal: the first steps of {MODULE}:Plain on the CPU"]
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == "rehearsal: batch=64 left out: it takes more than 60 s"
+
+
+EDITED = Fingerprint(code={MODULE: {"test_exactness.py": "of another text"}})
+
+
+@pytest.mark.parametrize(
+    ("state", "ended", "begun", "trained_with", "rehearsed"),
+    [
+        ("started", (), (), [], True),
+        ("resumed", (), (), [], True),
+        ("resumed", (), (0,), [], False),
+        ("resumed", (0,), (), [], False),
+        ("resumed", (0,), (), [Fingerprint.of_code([MODULE])], False),
+        ("resumed", (), (0,), [EDITED], True),
+        ("resumed", (0,), (), [EDITED], True),
+        ("resumed", (0,), (), [Fingerprint.of_code([MODULE]), EDITED], True),
+        ("extended", (0,), (), [EDITED], True),
+    ],
+)
+def test_a_study_that_has_trained_is_rehearsed_once_its_code_has_changed(
+    tmp_path, rehearsals, state, ended, begun, trained_with, rehearsed
+):
+    study = prepared(tmp_path, state, ended, begun, f"{MODULE}:Plain", trained_with=trained_with)
+    with pytest.raises(TooFarError):
+        get_ready(study, None, ExitStack())
+    assert rehearsals == [f"{MODULE}:Plain"] * rehearsed
+
+
+def test_an_edit_that_makes_a_factorised_study_inexact_is_found_as_it_goes_on(tmp_path, rehearsals):
+    spec = parse_study(TINY.replace("model: lenet", f"model: '{MODULE}:normalised'"), "study.yaml")
+    study = replace(prepared(tmp_path, "resumed", (0,), trained_with=[EDITED]), spec=spec, plan=make_plan(spec))
+    with pytest.raises(RequestError, match="batch normalisation"):
+        get_ready(study, None, ExitStack())
 
 
 def test_a_rehearsal_can_be_left_out_and_is_where_all_is_built_in(tmp_path, rehearsals):

@@ -13,6 +13,8 @@ from scalestudy.orchestration.study.result import exit_code_of_signal
 from scalestudy.orchestration.study.running import RunningStudy, stop_signals
 from scalestudy.orchestration.tracking.recorder import History
 from scalestudy.training.fingerprint import Fingerprint
+from scalestudy.training.own_code import named_modules
+from scalestudy.training.process import terminate
 from tests.support.synthetic_studies import study_of
 
 
@@ -75,7 +77,7 @@ def hang_up():
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize("before", [signal.SIG_DFL, signal.default_int_handler])
+@pytest.mark.parametrize("before", [signal.SIG_DFL, terminate])
 def test_the_end_of_a_terminal_stops_a_study_and_never_gives_it_up(hang_up, before):
     """Kernel and shell both send the signal."""
     hang_up(before)
@@ -103,7 +105,7 @@ def test_an_edit_in_the_middle_of_a_run_is_told_once_by_the_files(tmp_path, monk
     (tmp_path / "running_glue.py").write_text("VALUE = 1\n")
     _, plan, records = study_of("name: x\nworkload: {model: 'running_mine:build'}\ntrain: {epochs: 1}")
     trial, ended = plan.trials[0], Ended.from_facts(records[0])
-    began = Fingerprint.of_code(trial.workload)
+    began = Fingerprint.of_code(named_modules(trial.workload))
     (same,) = began.digests(trial.workload).values()
     told = []
     study = SimpleNamespace(
@@ -121,6 +123,6 @@ def test_an_edit_in_the_middle_of_a_run_is_told_once_by_the_files(tmp_path, monk
     of("other")
     of("other")
     assert told == ["changed since this run began: running_glue.py"]
-    study.edited, study.ready.fingerprint = set(), Fingerprint.of_code(trial.workload)
+    study.edited, study.ready.fingerprint = set(), Fingerprint.of_code(named_modules(trial.workload))
     of("of another node")
     assert told[1:] == ["changed since this run began: running_mine"]

@@ -123,12 +123,39 @@ def test_a_model_that_can_not_be_exported_is_logged_as_its_parameters(store, tmp
     assert "parameters alone" in caplog.text
 
 
+def test_a_model_of_changed_code_says_so_and_is_the_kept_parameters_in_the_code_of_now(store, tmp_path):
+    client, _ = store
+    run_id, config, path = run_and_model(store, tmp_path, "lenet")
+    said = log_best_model(client, run_id, config, path, changed=["mine", "rates"])
+    assert said == "its code is not what it was trained with: mine, rates"
+    logged = client.get_logged_model(find_model(client, run_id))
+    assert client.get_run(run_id).data.tags["scalestudy.model"] == logged.tags["scalestudy.model"] == said
+
+
+@pytest.mark.parametrize(
+    ("changed", "cause"),
+    [
+        (["mine"], "its code is not what it was trained with: mine; it can't be built here: RuntimeError: "),
+        ([], "it can't be built here: RuntimeError: "),
+    ],
+)
+def test_a_kept_state_that_the_code_of_now_does_not_take_is_one_clear_line(store, tmp_path, caplog, changed, cause):
+    client, _ = store
+    run_id, config, path = run_and_model(store, tmp_path, f"{__name__}:Branching")
+    with caplog.at_level(logging.WARNING):
+        said = log_best_model(client, run_id, config.replace(model="lenet"), path, changed=changed)
+    assert said == client.get_run(run_id).data.tags["scalestudy.model"]
+    assert said.startswith(f"state_dict only; {cause}Error(s) in loading state_dict for LeNet")
+    assert len(said.splitlines()) == 1
+    assert caplog.messages == [f"the model is logged as its parameters alone: {said.partition('; ')[2]}"]
+
+
 def test_a_model_that_exits_as_it_is_built_is_logged_as_its_parameters(store, tmp_path):
     """Where it was trained it did not: it would end the thread that writes to MLflow."""
     run, config, path = run_and_model(store, tmp_path, f"{__name__}:Branching")
     log_best_model(store[0], run, config.replace(model="tests.support.quitting:model_built"), path)
     told = store[0].get_run(run).data.tags["scalestudy.model"]
-    assert told == "state_dict only; torch.export refused: SystemExit: the licence server is away"
+    assert told == "state_dict only; it can't be built here: SystemExit: the licence server is away"
 
 
 def test_the_model_of_a_task_is_logged_as_its_parameters(store, tmp_path):

@@ -249,13 +249,52 @@ def test_the_best_model_comes_last(store, told, monkeypatch):
     study, record, _ = told
     logged = []
 
-    def keep(client, run_id, config, path):
+    def keep(client, run_id, config, path, changed):
+        assert not changed
         logged.append((run_id, runs_of(store)[0]["study"].info.status, config.learning_rate, path))
 
     monkeypatch.setattr(mlflow_model, "log_best_model", keep)
     store.write(entries_of([record], best=record["trial_id"]))
     path = str(study.folder.model_file(record["trial_id"]))
     assert logged == [(store.runs[record["trial_id"]], "FINISHED", 0.1, path)]
+
+
+@pytest.mark.parametrize(
+    ("trained_with", "imported", "changed"),
+    [
+        (["now"], None, []),
+        (["before"], None, ["store_mine"]),
+        (["before", "now"], None, ["store_mine"]),
+        (["now"], "before", ["store_mine"]),
+        (["before"], "before", []),
+    ],
+    ids=["the same", "another", "both", "edited since it was imported here", "the same as was imported here"],
+)
+def test_code_that_has_changed_since_the_best_trial_is_told_of_its_model(
+    address, tmp_path, monkeypatch, trained_with, imported, changed
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    versions = {}
+    for version in ("before", "now"):
+        (tmp_path / "store_mine.py").write_text(f"VERSION = '{version}'\n")
+        versions[version] = Fingerprint.of_code(["store_mine"])
+    text = SPEC.replace("model: lenet", "model: 'store_mine:build'")
+    study, trials = tracked(tmp_path / "study", f"code-{tmp_path.name}", text=text)
+    trial = study.trials[trials[0]["trial_id"]]
+    digests = [versions[each].digests(trial.workload)["store_mine"] for each in trained_with]
+    record = {**trials[0], "fingerprint": {"store_mine": digests}}
+    study.folder.write_trials([record])
+    told, said = [], []
+
+    def keep(client, run_id, config, path, changed):
+        told.append(changed)
+        return "a word" if changed else ""
+
+    monkeypatch.setattr(mlflow_model, "log_best_model", keep)
+    study = replace(study, imported=versions[imported] if imported else None)
+    MlflowStore(address, study, said.append).write(entries_of([record], best=record["trial_id"]))
+    assert told == [changed]
+    assert said == (["the best model in MLflow: a word"] if changed else [])
 
 
 @pytest.mark.parametrize("study_id", ["bob's study", 'the "best" one', "a`b", "50% of it", "naïve"])
@@ -498,21 +537,23 @@ def test_a_later_run_of_the_study_says_where_it_comes_from(store, told):
         assert not {"scalestudy.job_id", "mlflow.source.git.commit"} & set(run.data.tags)
 
 
-def test_the_input_is_of_the_code_that_the_study_s_last_run_began_with(address, tmp_path):
-    """Told by a process that sees the study begin, and by one that sends the rest later."""
+@pytest.mark.parametrize("seen", range(6))
+def test_the_input_is_of_the_code_that_the_trial_s_run_of_the_study_began_with(address, tmp_path, seen):
+    """Told by a process that sees the study begin, and by one that sends the rest later, after other runs of it."""
     text = SPEC.replace("data: digits", "data: 'mine:load'")
     own = {"data": "mine:load", "data_args": {}}
-    study, trials = tracked(tmp_path, "own", text=text)
+    study, trials = tracked(tmp_path, f"own-{seen}", text=text)
     journal, digests = StudyJournal(study.folder), []
     for number, trial in enumerate(trials):
         fingerprint = Fingerprint(code={"mine": {"mine.py": str(number)}})
         digests.append(DataSet.of(own, fingerprint).digest)
         journal.append_study(StudyBegan(how="resumed" if number else "started", fingerprint=fingerprint))
         journal.append(trial["trial_id"], Running(attempt=1))
-    *seen, later = journal.entries()
-    MlflowStore(address, study).write(seen)
+    journal.append_study(StudyBegan(how="resumed", fingerprint=Fingerprint(code={"mine": {"mine.py": "of no trial"}})))
+    entries = list(journal.entries())
+    MlflowStore(address, study).write(entries[:seen])
     store = MlflowStore(address, study)
-    store.write([later])
+    store.write(entries[seen:])
     runs = store.client.search_runs([store.experiment_id], "tags.`scalestudy.role` = 'trial'")
     inputs = {run.data.tags["scalestudy.trial_id"]: run.inputs.dataset_inputs[0].dataset.digest for run in runs}
     assert inputs == {trial["trial_id"]: digest for trial, digest in zip(trials, digests, strict=True)}

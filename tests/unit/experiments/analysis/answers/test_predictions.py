@@ -1,7 +1,6 @@
 """Predictions beyond the cluster, and where they break."""
 
 import copy
-import json
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.analysis.measures.parts import missing, present
 from tests.support.approved import approved
 from tests.support.known_laws import StepLaw
-from tests.support.synthetic_studies import study_of
+from tests.support.synthetic_studies import strict, study_of
 from tests.support.trials import slow_down
 
 CONSTANTS = Constants(alpha_c=0.004, beta_c=5e-5, launch=0.0029, linear=0.0001, gamma=1.5)
@@ -82,13 +81,8 @@ def cluster():
     return throughput(SEVERAL, nodes=SEVERAL_NODES)
 
 
-def check(part):
-    assert json.loads(json.dumps(part, allow_nan=False)) == part
-    return part
-
-
 def test_rows_are_steps_times_seconds_at_the_soonest_batch():
-    part = check(predictions_part(throughput(noise=0.0), efficiency(), 3.6))
+    part = strict(predictions_part(throughput(noise=0.0), efficiency(), 3.6))
     assert [row["num_gpus"] for row in part["rows"] if row["valid"]] == [1, 2, 4, 8]
     for row in part["rows"][:4]:
         workers = row["num_gpus"]
@@ -108,7 +102,7 @@ def test_rows_are_steps_times_seconds_at_the_soonest_batch():
 
 
 def test_across_nodes_predictions_go_on_and_hold_the_truth(cluster):
-    part = check(predictions_part(cluster, efficiency()))
+    part = strict(predictions_part(cluster, efficiency()))
     beyond = [row for row in part["rows"] if row["beyond"] and row["valid"]]
     assert beyond[0]["num_gpus"] == 128
     for row in beyond:
@@ -128,7 +122,7 @@ def test_a_step_of_which_too_little_is_known_is_no_prediction(cluster):
 def test_steps_that_were_measured_where_there_is_no_law():
     points = [{**point, "fitted_steps": None, "steps": 77.0} for point in efficiency()["points"]]
     law = dict.fromkeys(("s_min", "b_crit"), missing("one batch size"))
-    part = check(predictions_part(throughput(), efficiency(points=points, **law)))
+    part = strict(predictions_part(throughput(), efficiency(points=points, **law)))
     row = part["rows"][0]
     assert row["seconds_to_target"] == pytest.approx(77 * row["step_seconds"])
 
@@ -144,7 +138,7 @@ def test_whatever_is_not_identified_it_never_raises(sizes, noise, nodes, phases)
     part = copy.deepcopy(throughput(sizes, noise, nodes=nodes))
     if not phases:
         part["data_seconds"] = missing("phases were not measured")
-    found = check(predictions_part(part, efficiency(), 2.0))
+    found = strict(predictions_part(part, efficiency(), 2.0))
     for row in found["rows"]:
         assert row["valid"] or row["why"]
         if row["low"] is not None:

@@ -1,6 +1,5 @@
 """From trials to the law of a step's time, and to lines of throughput."""
 
-import json
 import math
 
 import pytest
@@ -20,7 +19,7 @@ from scalestudy.experiments.analysis.measures.cells import gather, infer
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.plan.timing_runs import timing_trials
 from tests.support.known_laws import StepLaw, figures
-from tests.support.synthetic_studies import study_of
+from tests.support.synthetic_studies import strict, study_of
 from tests.support.trials import make_timings, slow_down
 
 CONSTANTS = Constants(alpha_c=0.004, beta_c=5e-5, launch=0.0026, linear=0.0004, gamma=1.5)
@@ -42,11 +41,6 @@ def throughput(cells, **keywords):
 
 def usl(cells, **keywords):
     return usl_part(timed_steps(cells, **keywords))
-
-
-def strict(part):
-    assert json.loads(json.dumps(part, allow_nan=False)) == part
-    return part
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Literal
 
@@ -44,7 +43,7 @@ from scalestudy.training.loop.step import forward_and_backward, update_parameter
 from scalestudy.training.loop.train import train
 from scalestudy.training.loop.trial import Trial, check_batch_size, make_optimizer
 from scalestudy.training.losses import make_loss, make_metric
-from scalestudy.training.own_code import is_installed
+from scalestudy.training.own_code import own_place
 from scalestudy.training.seeding import generators_kept
 from scalestudy.training.state import pack, unpack
 from scalestudy.training.task import ExamplesTask, ShardLoss, checked_loss, make_task, tokens_of
@@ -441,7 +440,7 @@ def fault_of(error: BaseException) -> Fault:
         if frame.f_code in _CALLS_A_FORWARD and any(_module(each) == nn.modules.module.__name__ for each in within):
             found = "workload.model"
         break
-    return Fault(found, _place(frames))
+    return Fault(found, own_place(error))
 
 
 def _part_of_room(module: str) -> Part | None:
@@ -450,14 +449,3 @@ def _part_of_room(module: str) -> Part | None:
 
 def _module(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
-
-
-def _place(frames: list[tuple[FrameType, int]]) -> str:
-    """Return the innermost frame that belongs to no installed library and not to this package; "": there is none."""
-    for frame, line in reversed(frames):
-        name = frame.f_code.co_filename
-        file = Path(name)
-        ours = str(frame.f_globals.get("__package__")).startswith("scalestudy")  # also of a module that was run
-        if not (is_installed(file) or ours or name.startswith("<")):
-            return f"{file.name}:{line}, in {frame.f_code.co_name}"
-    return ""

@@ -473,9 +473,9 @@ def test_what_no_draw_gives_is_not_told():
 
 
 def test_a_remedy_helps_at_every_number_of_workers():
-    """52 examples, which one worker takes, would leave three with two, one and one of the last four."""
-    with pytest.raises(InputError, match=r"^batch_size: 51 \(num_gpus 1\), 51 \(num_gpus 3\): .*; choose 50 or"):
-        rehearsed(strange("Normed", batch_size=64), divided(51), divided(51, (1.0,) * 3))
+    """Batches of 50 leave six examples: enough for one worker, and not for five."""
+    with pytest.raises(InputError, match=r"^batch_size: 51 \(num_gpus 1\), 51 \(num_gpus 5\): .*; choose 52 or 49,"):
+        rehearsed(strange("Normed", batch_size=64), divided(51), divided(51, (1.0,) * 5))
 
 
 @pytest.mark.parametrize("batch_size", [255, 85, 51])

@@ -493,7 +493,7 @@ def _raise(error: BaseException) -> NoReturn:
     raise error
 
 
-class _Sent:
+class _Sent(Dataset[Any]):
     """The base of what DataLoader reads batches from. In a loader process what the user's code raises is a batch.
 
     That includes its unpickling there: pickle ends the process with what is raised. So the content is a pickle within
@@ -523,7 +523,7 @@ def _received(kind: type[_Sent], environment: Mapping[str, str], content: bytes,
 
 
 @dataclass(frozen=True)
-class _Chosen(_Sent, Dataset[Any]):
+class _Chosen(_Sent):
     """Batches of chosen examples of a map-style set."""
 
     examples: KeyedExamples
@@ -565,7 +565,7 @@ class _Pieces:
 
 
 @dataclass(frozen=True)
-class _Batches(_Sent, IterableDataset[tuple[Any, int, Place]]):
+class _Batches(_Sent, IterableDataset[Any]):
     """The pieces of a stream as batches, each with its number of examples and the place behind it."""
 
     passes: Passes
@@ -575,7 +575,7 @@ class _Batches(_Sent, IterableDataset[tuple[Any, int, Place]]):
     place: Place
     pieces: _Pieces
 
-    def __iter__(self) -> Iterator[tuple[Any, int, Place]]:
+    def __iter__(self) -> Iterator[Any]:
         if self._raised is not None:
             yield self._raised
             return

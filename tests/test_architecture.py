@@ -60,7 +60,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     },
     # orchestration
     "orchestration": set(),
-    "orchestration.base": within("training", "exceptions", "process", "proxies", "redaction"),
+    "orchestration.base": within("training", "exceptions", "process", "proxies", "redaction", "settings"),
     "orchestration.cluster": {"orchestration.base", "experiments.spec"},
     "orchestration.storage": {
         *within("orchestration", "base", "cluster"),

@@ -13,6 +13,7 @@ import importlib.util
 import pkgutil
 import sys
 import sysconfig
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -83,6 +84,22 @@ def is_installed(path: Path) -> bool:
         return True
     own = Path(sysconfig.get_path("stdlib"))
     return any(place.is_relative_to(own) or place.is_relative_to(own.resolve()) for place in (path, path.resolve()))
+
+
+def own_place(error: BaseException) -> str:
+    """Return the file, line and function of the user's that raised it: `mine.py:12, in load`; "": there is none.
+
+    It is the innermost frame that belongs to no installed library and not to this package.
+    """
+    if elsewhere := getattr(error, "place_elsewhere", ""):  # another process raised it
+        return str(elsewhere)
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        name = frame.f_code.co_filename
+        file = Path(name)
+        ours = str(frame.f_globals.get("__package__")).startswith(OURS)  # also of a module that was run
+        if not (is_installed(file) or ours or name.startswith("<")):
+            return f"{file.name}:{line}, in {frame.f_code.co_name}"
+    return ""
 
 
 def _find(name: str) -> ModuleSpec | None:

@@ -16,8 +16,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
@@ -192,3 +193,25 @@ def _children() -> set[int]:
     # multiprocessing's tracker removes what these processes shared once they have ended, and then ends itself
     tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
     return family - {os.getpid(), getattr(tracker, "_pid", None)}
+
+
+@contextmanager
+def exits_told(tell: Callable[[BaseException], None]) -> Iterator[None]:
+    """Tell of an `os._exit` in this thread, which raises nothing, before it ends the process.
+
+    A process that user code has forked, and other threads, end as they would.
+    """
+    leave, here = os._exit, (os.getpid(), threading.get_ident())
+
+    def told(status: int) -> NoReturn:
+        if (os.getpid(), threading.get_ident()) == here:
+            error = RuntimeError(f"os._exit({status}) ended the process")
+            error.add_note("".join(traceback.format_stack(sys._getframe(1))))
+            tell(error)
+        leave(status)
+
+    os._exit = told
+    try:
+        yield
+    finally:
+        os._exit = leave

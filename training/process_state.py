@@ -10,17 +10,13 @@ Not looked at: the random generators, which every trial seeds; precision and thr
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
-import locale
-import multiprocessing
-import os
 import sys
-import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -31,6 +27,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from scalestudy.training.own_code import is_installed
+from scalestudy.training.settings import OF_PYTHON, Setting, Settings
 from scalestudy.training.torchvision_compat import define_missing_operators
 
 CONTAINERS = frozenset({list, tuple, set, frozenset, dict, OrderedDict})
@@ -38,17 +35,11 @@ LONGEST = 100
 """Items of a container that are compared one by one."""
 DEEPEST = 1
 """How deep in another one a container still is."""
+PIECE = 2**18
+"""Integers that are multiplied by their weights at once: 1 MiB, which stays in a processor's cache."""
 
 
 # --- settings -----------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Setting:
-    """A setting that holds for the whole process, or for its training thread."""
-
-    get: Callable[[], Any]
-    put: Callable[[Any], object]
-
-
 def _attribute(owner: Any, name: str) -> Setting:
     return Setting(lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
 
@@ -100,6 +91,12 @@ def _put_half_precision(wanted: Sequence[Any]) -> None:
 _HALF = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
 
 
+def _put_einsum(wanted: tuple[bool, str | None]) -> None:
+    enabled, strategy = wanted
+    torch.backends.opt_einsum.set_flags(strategy is not None, strategy)  # a strategy can't be set while it is off
+    torch.backends.opt_einsum.set_flags(enabled)
+
+
 def _gpu() -> tuple[int, float] | None:
     if not torch.cuda.is_initialized():
         return None
@@ -110,34 +107,6 @@ def _put_gpu(wanted: tuple[int, float] | None) -> None:
     if wanted is not None:
         torch.cuda.set_device(wanted[0])
         torch.cuda.set_per_process_memory_fraction(wanted[1])
-
-
-def _folder() -> str | None:
-    with contextlib.suppress(FileNotFoundError):  # it may be gone
-        return str(Path.cwd())
-    return None
-
-
-def _put_folder(wanted: str | None) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        if wanted is not None:
-            os.chdir(wanted)
-
-
-def _put_environment(wanted: Mapping[str, str]) -> None:
-    for name in os.environ.keys() - wanted.keys():
-        del os.environ[name]
-    os.environ.update(wanted)
-
-
-def _put_filters(wanted: Sequence[Any]) -> None:
-    warnings.resetwarnings()  # Python forgets which warnings it has shown
-    warnings.filters[:] = wanted  # type: ignore[index]
-
-
-def _put_garbage_collection(wanted: tuple[bool, tuple[int, int, int]]) -> None:
-    (gc.enable if wanted[0] else gc.disable)()
-    gc.set_threshold(*wanted[1])
 
 
 COMPUTING: Mapping[str, Setting] = {
@@ -168,59 +137,19 @@ COMPUTING: Mapping[str, Setting] = {
         torch.distributions.Distribution.set_default_validate_args,
     ),
     "sums in half precision": Setting(_half_precision, _put_half_precision),
+    "the order of an einsum": Setting(torch.backends.opt_einsum.set_flags, _put_einsum),  # without a flag it gets them
     "NumPy's error state": Setting(np.geterr, lambda wanted: np.seterr(**wanted)),
 }
 """Settings on which the numbers depend that a training computes, or whether it can compute them."""
 SURROUNDING: Mapping[str, Setting] = {
+    **OF_PYTHON,
     "the GPU": Setting(_gpu, _put_gpu),
-    "the current folder": Setting(_folder, _put_folder),
-    "the environment": Setting(lambda: dict(os.environ), _put_environment),
-    "sys.path": Setting(lambda: list(sys.path), lambda wanted: sys.path.__setitem__(slice(None), wanted)),
-    "the recursion limit": Setting(sys.getrecursionlimit, sys.setrecursionlimit),
-    "warning filters": Setting(lambda: list(warnings.filters), _put_filters),
-    "the locale": Setting(
-        lambda: locale.setlocale(locale.LC_ALL), lambda wanted: locale.setlocale(locale.LC_ALL, wanted)
-    ),
-    "how processes start": Setting(
-        lambda: multiprocessing.get_start_method(allow_none=True),
-        lambda wanted: multiprocessing.set_start_method(wanted, force=True),
-    ),
     "how processes share tensors": Setting(
         torch.multiprocessing.get_sharing_strategy, torch.multiprocessing.set_sharing_strategy
     ),
-    "garbage collection": Setting(lambda: (gc.isenabled(), gc.get_threshold()), _put_garbage_collection),
 }
 """Settings that decide what the training finds around it."""
-
-
-class Settings:
-    """All settings as they stood when this was made."""
-
-    def __init__(self) -> None:
-        self._wanted = {name: setting.get() for name, setting in _all_settings().items()}
-
-    def changed(self) -> dict[str, Any]:
-        """Return what has changed since, as it is now."""
-        now = {name: setting.get() for name, setting in _all_settings().items()}
-        return {name: value for name, value in now.items() if value != self._wanted[name]}
-
-    def put_back(self) -> list[str]:
-        """Put back what has changed since; return the names of it."""
-        changed = list(self.changed())
-        put_settings({name: self._wanted[name] for name in changed})
-        return changed
-
-
-def put_settings(wanted: Mapping[str, Any]) -> None:
-    """Set these settings, each by its name."""
-    for name, value in wanted.items():
-        setting = _all_settings()[name]
-        if setting.get() != value:
-            setting.put(value)
-
-
-def _all_settings() -> dict[str, Setting]:
-    return {**COMPUTING, **SURROUNDING}
+ALL: Mapping[str, Setting] = {**COMPUTING, **SURROUNDING}
 
 
 # --- what is kept -------------------------------------------------------------------------------------------------
@@ -244,6 +173,7 @@ class Remains:
         self._tensors: dict[int, _Part] = {}  # by id
         self._storages: dict[int, _Part] = {}  # by PyTorch's address, which no other storage gets while it is here
         self._modules: dict[int, tuple[weakref.ref[nn.Module], Any]] = {}  # by id, with what `_state` gave
+        self._looked_at: dict[int, int] = {}  # what `found_in` has computed for `note`: storage's address → content
         self._foreign: dict[int, int] = {}  # memory that a trial changed and another library owns: address → content
 
     def found_in(self, model: nn.Module) -> str:
@@ -261,8 +191,9 @@ class Remains:
             elif storage.data_ptr() in self._foreign and self._foreign[storage.data_ptr()] in _contents([storage]):
                 return f"the model's {name} was trained by an earlier trial"
         contents = _contents([storage for storage, _ in kept.values()])
-        for (name, (_, before)), now in zip(kept.items(), contents, strict=True):
-            if now not in before:
+        self._looked_at = {storage._cdata: now for (storage, _), now in zip(kept.values(), contents, strict=True)}
+        for name, (storage, before) in kept.items():
+            if self._looked_at[storage._cdata] not in before:
                 return f"the model's {name} was changed by an earlier trial"
         for name, module in model.named_modules():
             reference, state = self._modules.get(id(module), (None, None))
@@ -279,8 +210,9 @@ class Remains:
         self._modules = {key: kept for key, kept in self._modules.items() if kept[0]() is not None}
         tensors = [(tensor, storage) for _, tensor in _tensors(model) if (storage := _storage(tensor)) is not None]
         trained = {storage._cdata for tensor, storage in tensors if tensor.requires_grad}
-        others = {storage._cdata: storage for _, storage in tensors if storage._cdata not in trained}
-        contents = dict(zip(others, _contents(list(others.values())), strict=True))
+        contents, self._looked_at = self._looked_at, {}
+        others = {each._cdata: each for _, each in tensors if each._cdata not in {*trained, *contents}}
+        contents.update(zip(others, _contents(list(others.values())), strict=True))
         for tensor, storage in tensors:
             is_trained, content = storage._cdata in trained, contents.get(storage._cdata, 0)
             self._tensors[id(tensor)] = _Part(_left_tensor(tensor), is_trained, content)
@@ -328,15 +260,30 @@ def _left_storage(storage: torch.UntypedStorage) -> Callable[[], bool]:
 
 
 def _contents(storages: Sequence[torch.UntypedStorage]) -> list[int]:
-    """Return a number for the bytes of each, equal for equal bytes: their sum as integers, where they lie."""
+    """Return a number for the bytes of each, equal for equal bytes in the same order, computed where they lie."""
     sums: dict[torch.device, list[torch.Tensor]] = {}
     for storage in storages:
-        size = storage.nbytes()
-        number = torch.int64 if size % 8 == 0 else torch.int32 if size % 4 == 0 else torch.uint8
+        number = torch.int32 if storage.nbytes() % 4 == 0 else torch.uint8
         whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage).view(number)
-        sums.setdefault(storage.device, []).append(whole.sum(dtype=torch.int64))
+        parts = [_weighted_sum(each) for each in whole.split(PIECE)] if len(whole) > PIECE else [_weighted_sum(whole)]
+        sums.setdefault(storage.device, []).append(parts[0] if len(parts) == 1 else _weighted_sum(torch.stack(parts)))
     found = {device: iter(torch.stack(of_device).tolist()) for device, of_device in sums.items()}
     return [next(found[storage.device]) for storage in storages]
+
+
+def _weighted_sum(numbers: torch.Tensor) -> torch.Tensor:
+    """Return a sum of at most PIECE integers, each times a number of its place."""
+    weights, room = _weights(numbers.device, numbers.dtype)
+    products = torch.mul(numbers, weights[: len(numbers)], out=room[: len(numbers)])
+    return (products.view(torch.int64) if products.nbytes % 8 == 0 else products).sum()
+
+
+@cache
+def _weights(device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return PIECE odd numbers, and room for their products with numbers of a type: new room each time costs more."""
+    drawn = torch.randint(-(2**31), 2**31, (PIECE,), generator=torch.Generator().manual_seed(0), device="cpu")
+    of = torch.promote_types(dtype, torch.int32)
+    return (drawn | 1).to(device, torch.int32), torch.empty(PIECE, dtype=of, device=device)
 
 
 def _state(module: nn.Module) -> Any:
@@ -401,7 +348,7 @@ class ProcessState:
             for name in self._modules:
                 with contextlib.suppress(Exception, SystemExit):
                     importlib.import_module(name)
-            self._settings, self._imported = Settings(), set(sys.modules)
+            self._settings, self._imported = Settings(ALL), set(sys.modules)
             return ""
         changed = [name for name in self._settings.put_back() if name in COMPUTING]
         late = [name for name in sys.modules.keys() - self._imported if _is_own(name)]

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Literal
 
@@ -44,7 +44,7 @@ from scalestudy.training.loop.step import forward_and_backward, update_parameter
 from scalestudy.training.loop.train import train
 from scalestudy.training.loop.trial import Trial, check_batch_size, make_optimizer
 from scalestudy.training.losses import make_loss, make_metric
-from scalestudy.training.own_code import is_installed
+from scalestudy.training.own_code import own_place
 from scalestudy.training.seeding import generators_kept
 from scalestudy.training.state import pack, unpack
 from scalestudy.training.task import ExamplesTask, ShardLoss, checked_loss, make_task, tokens_of
@@ -55,6 +55,7 @@ EXAMPLES = 8  # of the test set
 FEWEST = 2  # examples of each micro-batch of the rehearsed steps; smaller ones are tried apart
 TRIES = 4  # sizes above the smallest part, to find how many examples are enough
 MOST_NAMES = 3  # batches that a message lists
+MOST_DRAWN = 20_000  # divisions between the bounds of a search that are looked at: half a second
 TOLERANCE = 1e-2  # of a sum: in half precision sums of a few numbers round to some 1e-3; a mean is wrong by half
 HERE: Mapping[str, Any] = {  # what costs time, or may be missing on this machine, and changes no mistake
     "precision": "fp32",
@@ -120,25 +121,50 @@ class Division:
 
 
 @dataclass(frozen=True)
+class Ranges:
+    """The whole numbers from which a search draws how a trial divides its batches; None: it draws none."""
+
+    batch_size: range | None = None
+    num_gpus: range | None = None
+    accumulation: range | None = None
+
+    def drawn(self, corners: Sequence[Division]) -> Iterator[Division]:
+        """Yield every division that may be drawn, at most MOST_DRAWN. corners: those of the bounds."""
+        for corner in corners:
+            gpus = len(corner.weights)
+            known = (corner.accumulation, gpus, corner.batch_size)
+            ranges = (self.accumulation, self.num_gpus, self.batch_size)
+            if any(each and value != each[-1] for each, value in zip(ranges, known, strict=True)):
+                continue  # the corner of the upper bounds stands for all
+            drawn = itertools.product(*(each or (value,) for each, value in zip(ranges, known, strict=True)))
+            for accumulation, size, batch_size in itertools.islice(drawn, MOST_DRAWN // len(corners)):
+                weights = corner.weights if size == gpus else even_weights(size)
+                yield replace(corner, batch_size=batch_size, accumulation=accumulation, weights=weights)
+
+
+@dataclass(frozen=True)
 class Rehearsed:
     """A rehearsal that found no mistake."""
 
     loss: float  # mean of the first step's batch; if it is not finite, a trial ends as diverged
     seconds: float
     digest: str  # of losses, metrics, parameters and buffers: equal wherever the same training began the same
+    doubt: str = ""  # which trials that a search may draw would fail, and why
 
 
 def rehearse(
     config: TrainConfig,
     worker: Worker,
     divisions: Sequence[Division],
+    ranges: Ranges | None = None,
     *,
     in_group: bool = False,
     stepped: Callable[[float], None] = lambda loss: None,
 ) -> Rehearsed:
     """Make the config's first steps, and evaluate the first test examples.
 
-    worker: alone, on the CPU. divisions: of all trials that this training stands for. in_group: make a process group of
+    worker: alone, on the CPU. divisions: of all trials that this training stands for; of a search, at the bounds of
+    these ranges. What only may be drawn is no mistake, but a doubt. in_group: make a process group of
     one meanwhile, for code that is only ever run by several workers, and may ask for its rank. stepped: takes the loss
     after the first step and the evaluation, since the rest may take longer than there is time.
 
@@ -158,11 +184,12 @@ def rehearse(
             model = train(config, worker, hooks=[checks]).model
             checks.reload()
             digest = _digest(model, checks.seen)
-            checks.train_small_parts()
+            checks.train_small_parts(divisions)
+            doubt = checks.train_drawn_parts(ranges) if ranges else ""
     finally:
         if in_group:
             stop_process_group()
-    return Rehearsed(checks.loss, time.perf_counter() - began, digest)
+    return Rehearsed(checks.loss, time.perf_counter() - began, digest, doubt)
 
 
 class _Checks(Hook):
@@ -205,14 +232,25 @@ class _Checks(Hook):
         except InputError as error:  # its own model does not take its state
             raise error.__context__ or error from None
 
-    def train_small_parts(self) -> None:
+    def train_drawn_parts(self, ranges: Ranges) -> str:
+        """Train the smallest part of a batch that any draw of a search gives; return what fails, in words.
+
+        That is for the trial itself to meet: a search may never draw it, and a range can't leave out a number.
+        """
+        try:
+            self.train_small_parts([*ranges.drawn(self._divisions)])
+        except InputError as error:
+            return f"a search may draw {error.what}; list values in place of a range to leave it out"
+        return ""
+
+    def train_small_parts(self, divisions: Sequence[Division]) -> None:
         """Train the smallest part of a batch that any step gives any worker. Raises InputError if that fails.
 
         Batch normalisation that sees all workers' examples is tried with these; the rest of the model with a worker's.
         """
         norms = [module for module in self._trial.model.modules() if isinstance(module, _BatchNorm)]
-        joined = [each for each in self._divisions if norms and each.normalised_together]
-        apart = [each for each in self._divisions if each not in joined]
+        joined = [each for each in divisions if norms and each.normalised_together]
+        apart = [each for each in divisions if not (norms and each.normalised_together)]
 
         def smallest(division: Division) -> int:
             return division.smallest(self._samples, halved=not norms or division.accumulation > 1)
@@ -239,8 +277,10 @@ class _Checks(Hook):
         small = [division for division in divisions if size_of(division) < enough]
         first = small[0]
         near = _neighbours(first.batch_size, self._samples)
-        others = [each for each in near if size_of(replace(first, batch_size=each)) >= enough]
+        same = [division for division in divisions if division.batch_size == first.batch_size]
+        others = [n for n in near if all(size_of(replace(each, batch_size=n)) >= enough for each in same)]
         part, listed = fault_of(error).part or "the training", ", ".join(each.words() for each in small[:MOST_NAMES])
+        listed += f" and {len(small) - MOST_NAMES} more" * (len(small) > MOST_NAMES)
         raise InputError(
             f"batch_size: {listed}: in some step a worker trains {size} example{'s' * (size > 1)} at once, with which "
             f"{part} fails ({type(error).__name__}: {what_happened(str(error))})",
@@ -441,7 +481,7 @@ def fault_of(error: BaseException) -> Fault:
         if frame.f_code in _CALLS_A_FORWARD and any(_module(each) == nn.modules.module.__name__ for each in within):
             found = "workload.model"
         break
-    return Fault(found, _place(frames))
+    return Fault(found, own_place(error))
 
 
 def _part_of_room(module: str) -> Part | None:
@@ -450,14 +490,3 @@ def _part_of_room(module: str) -> Part | None:
 
 def _module(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
-
-
-def _place(frames: list[tuple[FrameType, int]]) -> str:
-    """Return the innermost frame that belongs to no installed library and not to this package; "": there is none."""
-    for frame, line in reversed(frames):
-        name = frame.f_code.co_filename
-        file = Path(name)
-        ours = str(frame.f_globals.get("__package__")).startswith("scalestudy")  # also of a module that was run
-        if not (is_installed(file) or ours or name.startswith("<")):
-            return f"{file.name}:{line}, in {frame.f_code.co_name}"
-    return ""

@@ -19,6 +19,7 @@ from typing import Any, TextIO, cast
 from scalestudy.training.process import opened, prepare_streams
 from scalestudy.training.proxies import ask_here_directly
 from scalestudy.training.redaction import redacted, secrets_in
+from scalestudy.training.settings import OF_PYTHON, Settings
 
 DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -66,10 +67,10 @@ def prepare_environment() -> None:
 def left_as_found() -> Iterator[None]:
     """Put back, at the end of the block, what a study changes in its process: a user's program goes on there.
 
-    That is the environment, the current folder, the import path, the handlers of signals and of exceptions, the filters
-    of warnings, every logger's level and handlers, and the address of MLflow's store.
+    That is all of `settings.OF_PYTHON`, the handlers of signals and of exceptions, every logger's level and handlers,
+    and the address of MLflow's store.
     """
-    variables, folder, path = dict(os.environ), Path.cwd(), list(sys.path)
+    found = Settings(OF_PYTHON)
     hooks = (sys.excepthook, threading.excepthook)
     signals = {number: signal.getsignal(number) for number in signal.valid_signals()}
     loggers = [each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
@@ -82,12 +83,7 @@ def left_as_found() -> Iterator[None]:
     finally:
         if mlflow and mlflow.get_tracking_uri() != store:
             mlflow.set_tracking_uri(store)
-        for name in os.environ.keys() - variables.keys():
-            del os.environ[name]
-        os.environ.update(variables)
-        with suppress(OSError):  # it may be gone
-            os.chdir(folder)
-        sys.path[:] = path
+        found.put_back()
         sys.excepthook, threading.excepthook = hooks
         if threading.current_thread() is threading.main_thread():
             for number, handler in signals.items():

@@ -20,7 +20,6 @@ from scalestudy.orchestration.cluster.ray_private import gpu_type_here
 from scalestudy.orchestration.commands.earlier import earlier_timings
 from scalestudy.orchestration.commands.measure import measure_cells
 from scalestudy.orchestration.commands.models import Variant, inspect_models
-from scalestudy.orchestration.study.callables import modules_of
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.orchestration.study.opening import PreparedStudy, open_extended
 from scalestudy.orchestration.study.ready import (
@@ -117,7 +116,7 @@ def plan_study(
         root = check_data(spec)
         check_configs(trials, root)
     if rehearse:
-        rehearsal = rehearse_study(trials, root, modules_of(spec))
+        rehearsal = rehearse_study(spec, plan, trials, root)
         unbuilt = [kind.trials[0].workload for name, kind in kinds_of(trials).items() if name in rehearsal.left_out]
         models = inspect_models([trial for trial in trials if trial.workload not in unbuilt], root)
     if measure:

@@ -6,16 +6,15 @@ import json
 import logging
 import math
 import os
-import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from scalestudy.experiments.spec.reaching import Mode, arrival
 from scalestudy.orchestration.groups.actor import PoolClient
@@ -36,6 +35,7 @@ from scalestudy.orchestration.groups.model import EndGroup, NextTrial
 from scalestudy.training.exceptions import InputError, readable
 from scalestudy.training.fingerprint import Fingerprint
 from scalestudy.training.own_code import named_modules, own_files
+from scalestudy.training.process import exits_told
 from scalestudy.training.pulse import Pulse
 
 if TYPE_CHECKING:
@@ -182,28 +182,6 @@ def train_trial(
         if isinstance(error, Exception):
             raise error from error.__cause__
         raise RuntimeError(describe(error)) from error
-
-
-@contextmanager
-def exits_told(tell: Callable[[BaseException], None]) -> Iterator[None]:
-    """Tell of an `os._exit` in this thread, which raises nothing, before it ends the process.
-
-    A process that user code has forked, and other threads, end as they would.
-    """
-    leave, here = os._exit, (os.getpid(), threading.get_ident())
-
-    def told(status: int) -> NoReturn:
-        if (os.getpid(), threading.get_ident()) == here:
-            error = RuntimeError(f"os._exit({status}) ended the process")
-            error.add_note("".join(traceback.format_stack(sys._getframe(1))))
-            tell(error)
-        leave(status)
-
-    os._exit = told
-    try:
-        yield
-    finally:
-        os._exit = leave
 
 
 def ends_process(error: BaseException) -> bool:

@@ -21,7 +21,7 @@ from scalestudy.orchestration.cluster.node_checks import check_versions
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.groups.gpus_on_cpu import training_device
 from scalestudy.orchestration.storage import mirror
-from scalestudy.orchestration.study.callables import modules_of, named_callables
+from scalestudy.orchestration.study.callables import named_callables
 from scalestudy.orchestration.study.fingerprint import fingerprint_of
 from scalestudy.orchestration.study.opening import PreparedStudy
 from scalestudy.orchestration.study.rehearsal import Rehearsal, blamed, is_known_to_fit, rehearse_study
@@ -75,7 +75,7 @@ def get_ready(
     if study.state == "resumed" and (study.history.ended or study.history.open):
         fingerprint = fingerprint_of(spec, trials, data_root, say)
     is_new = fingerprint is None or bool(study.changed_since(fingerprint))
-    rehearsed = _rehearse(spec, to_rehearse(study), data_root, say) if rehearsal and is_new else NOT_REHEARSED
+    rehearsed = _rehearse(study, data_root, say) if rehearsal and is_new else NOT_REHEARSED
     if is_new:
         if plan.factorised and not spec.search.allow_inexact:
             say(f"a check that {spec.workload.model} trains the same at every num_gpus")
@@ -174,16 +174,17 @@ def to_rehearse(study: PreparedStudy) -> list[TrialPlan]:
     return [trial for trial in known_trials(study.spec, study.plan) if trial.trial_id not in ended]
 
 
-def _rehearse(spec: StudySpec, trials: Sequence[TrialPlan], data_root: Path, say: Say) -> Rehearsal:
-    """Rehearse these trials.
+def _rehearse(study: PreparedStudy, data_root: Path, say: Say) -> Rehearsal:
+    """Rehearse a study.
 
-    Raises RequestError for a mistake; logs what was not rehearsed, which standard error shows.
+    Raises RequestError for a mistake; logs what was not rehearsed, and what may fail, which standard error shows.
     """
+    trials = to_rehearse(study)
     if is_known_to_fit(trials):
         return NOT_REHEARSED
     say(f"a rehearsal: the first steps of {trials[0].workload['model']} on the CPU")
-    rehearsed = rehearse_study(trials, data_root, modules_of(spec))
-    for line in rehearsed.left_out_words():
+    rehearsed = rehearse_study(study.spec, study.plan, trials, data_root)
+    for line in (*rehearsed.left_out_words(), *rehearsed.doubts):
         logger.warning("rehearsal: %s", line)
     return rehearsed
 

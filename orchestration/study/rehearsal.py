@@ -21,10 +21,12 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalestudy.experiments.plan.plan import TrialPlan, label
+from scalestudy.experiments.plan.plan import Plan, TrialPlan, at_size, label
+from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.base.child import order_and_answer, run_child
 from scalestudy.orchestration.base.errors import RequestError, request_error
 from scalestudy.orchestration.groups.failures import describe
+from scalestudy.orchestration.study.callables import modules_of
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.exceptions import InputError, is_out_of_memory, readable, wants_gpu, what_happened
@@ -39,7 +41,7 @@ from scalestudy.training.registry import (
 )
 
 if TYPE_CHECKING:
-    from scalestudy.training.rehearsal import Division, Part
+    from scalestudy.training.rehearsal import Division, Part, Ranges
 
 LIMIT_SECONDS = 60.0
 """For all kinds of training together, the process's start included."""
@@ -50,6 +52,8 @@ MOST_NAMES = 3
 POLL_SECONDS = 0.05
 ENDED_BY = "a second training of {} in a process ended the process"
 LEFT_BEHIND = "{} trains in another way after another training in its process"
+DIVIDING = {"batch_size": "batch_size", "num_gpus": "num_gpus", "train.accumulation": "accumulation"}
+"""Parameters that decide how a trial divides its batches, and their names in `training.rehearsal.Ranges`."""
 WITHOUT = "correct it; --no-rehearsal starts the study without this check"
 FITTING_MODELS = ("lenet", "mlp", "resnet18")
 FITTING_DATA = ("digits", "synthetic", "mnist", "fashion_mnist")
@@ -105,6 +109,8 @@ class Answer:
     problem: str = ""
     remedy: str = ""
     left_out: str = ""
+    doubt: str = ""
+    """Of trials that a search may draw."""
 
     @property
     def is_finite(self) -> bool:
@@ -127,7 +133,7 @@ class Rehearsal:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for --json."""
         steps = {
-            name: {"loss": step.loss if step.is_finite else None, "seconds": step.seconds}
+            name: {"loss": step.loss if step.is_finite else None, "seconds": step.seconds, "doubt": step.doubt}
             for name, step in self.steps.items()
         }
         return {
@@ -142,7 +148,12 @@ class Rehearsal:
         steps = [f"{name} (loss {step.loss:.4g})" for name, step in self.steps.items()]
         made = f"{self.seconds:.1f} s, the first steps of {_listed(steps)}" if steps else "no step was made"
         fresh = [f"each trial gets fresh workers: {self.fresh_workers}"] if self.fresh_workers else []
-        return f"rehearsal: {'; '.join([made, *self.left_out_words(), *fresh])}"
+        return f"rehearsal: {'; '.join([made, *self.left_out_words(), *fresh, *self.doubts])}"
+
+    @property
+    def doubts(self) -> list[str]:
+        """A line for each kind of which a search may draw trials that fail."""
+        return [step.doubt for step in self.steps.values() if step.doubt]
 
     def left_out_words(self) -> list[str]:
         """A line for each reason why kinds were left out."""
@@ -207,16 +218,23 @@ def _own(train: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rehearse_study(
-    trials: Iterable[TrialPlan], data_root: Path, modules: Sequence[str] = (), *, limit_seconds: float = LIMIT_SECONDS
+    spec: StudySpec, plan: Plan, trials: Sequence[TrialPlan], data_root: Path, *, limit_seconds: float = LIMIT_SECONDS
 ) -> Rehearsal:
-    """Rehearses each kind of the trials, in their order, as far as the time reaches. Raises RequestError for a mistake.
+    """Rehearse each kind of the trials, in their order, as far as the time reaches. Raises RequestError for a mistake.
 
-    modules: the user's that the study names, which a worker imports before its first trial. Nothing else than a mistake
-    stops a study: a kind that needs more time, memory or a GPU is left out.
+    trials: those of the plan that are to come, or at the corners of the space of a search that is to suggest them.
+    Nothing else than a mistake stops a study: a kind that needs more time, memory or a GPU is left out.
     """
     began = time.monotonic()
-    kinds = kinds_of(trials)
-    order = {"modules": [*modules], "kinds": [kind.order(data_root) for kind in kinds.values()]}
+    sizes = plan.factorised.sizes if plan.factorised else ()  # each training is also timed with all of these
+    timed = [at_size(trial, size) for trial in trials for size in sizes if size != trial.num_gpus]
+    kinds = kinds_of([*trials, *timed])
+    ranges = spec.sweep.ranges() if plan.to_suggest else {}
+    order = {
+        "modules": modules_of(spec),
+        "ranges": {DIVIDING[key]: [each.low, each.high] for key, each in ranges.items() if key in DIVIDING},
+        "kinds": [kind.order(data_root) for kind in kinds.values()],
+    }
     ended = run_child(("-m", __name__), order, limit_seconds)
     said = [json.loads(line) for line in ended.answers]
     answers = {told["kind"]: Answer(**told["answer"]) for told in said if "kind" in told}  # the last word of each
@@ -282,6 +300,7 @@ class Order:
 
     config: TrainConfig
     divisions: tuple[Division, ...]
+    ranges: Ranges | None = None
     in_group: bool
     modules: tuple[str, ...] = ()
     """The user's that the study names."""
@@ -289,14 +308,15 @@ class Order:
     """Of the user's data; None: they are built in."""
 
     @classmethod
-    def of(cls, plain: Mapping[str, Any], modules: Sequence[str]) -> Order:
+    def of(cls, plain: Mapping[str, Any], modules: Sequence[str], ranges: Mapping[str, Sequence[int]]) -> Order:
         """Read what `Kind.order` gave."""
-        from scalestudy.training.rehearsal import Division
+        from scalestudy.training.rehearsal import Division, Ranges
 
         divisions = (Division(size, tuple(weights), *rest) for size, weights, *rest in plain["divided"])
         return cls(
             config=TrainConfig.from_dict(plain["config"]),
             divisions=tuple(divisions),
+            ranges=Ranges(**{key: range(low, high + 1) for key, (low, high) in ranges.items()}) if ranges else None,
             in_group=plain["in_group"],
             modules=tuple(modules),
             data_key=plain["data_key"],
@@ -317,7 +337,7 @@ class Order:
             stepped(Answer(loss=loss, seconds=time.monotonic() - began))
 
         try:
-            done = rehearse(self.config, worker, self.divisions, in_group=self.in_group, stepped=tell)
+            done = rehearse(self.config, worker, self.divisions, self.ranges, in_group=self.in_group, stepped=tell)
         except BaseException as raised:  # the user's code may raise anything
             error = readable(raised)
             if is_out_of_memory(error):
@@ -326,7 +346,7 @@ class Order:
                 return Answer(left_out=f"it needs a GPU ({what_happened(str(error))[:80]})")
             refused = blamed(error, self.config, WITHOUT)
             return Answer(problem=refused.problem, remedy=refused.remedy)
-        return Answer(loss=done.loss, seconds=done.seconds, digest=done.digest)
+        return Answer(loss=done.loss, seconds=done.seconds, digest=done.digest, doubt=done.doubt)
 
 
 def free_memory_bytes() -> int | None:
@@ -366,7 +386,8 @@ def main() -> None:
     def tell(**told: Any) -> None:
         answer_with(told)
 
-    orders, memory = [Order.of(each, plain["modules"]) for each in plain["kinds"]], limit_memory()
+    orders = [Order.of(each, plain["modules"], plain["ranges"]) for each in plain["kinds"]]
+    memory = limit_memory()
     first, again, status = answers_of(orders, memory, lambda number, answer: tell(kind=number, answer=asdict(answer)))
     if status and (len(first) < len(orders) or not again):
         sys.exit(status)

@@ -57,7 +57,7 @@ def _looked_at(splits: AnySplits, examples: Any) -> tuple[int | None, Tree]:
     if isinstance(examples, Passes):
         return None, collate(examples.first(FIRST))
     size = len(examples)
-    return size, collate(KeyedExamples(examples, seed=0, epoch=0).__getitems__(_places(size)))
+    return size, collate(KeyedExamples(examples, seed=0, epoch=0).read(_places(size)))
 
 
 def _places(size: int) -> list[int]:

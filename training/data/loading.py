@@ -26,9 +26,10 @@ from scalestudy.training.data.splits import DatasetSplits, Splits, TensorSplits,
 from scalestudy.training.data.streams import Passes, Place
 from scalestudy.training.distributed import Worker, gather_texts
 from scalestudy.training.exceptions import InputError
-from scalestudy.training.process_state import Settings, put_settings
+from scalestudy.training.process_state import ALL
 from scalestudy.training.registry import DATASETS, call_with, resolve_field
 from scalestudy.training.seeding import augmentation_key, epoch_order, generators_kept, seed_loading
+from scalestudy.training.settings import Settings, put_settings
 from scalestudy.training.trees import Tree, tensors
 
 Augmentation = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
@@ -186,7 +187,7 @@ def open_data(config: TrainConfig, worker: Worker) -> TrainingData:
     the config needs the length of an iterable set. Call it on all ranks.
     """
     splits, _, settings = _loaded(config, worker.device)
-    put_settings(settings)  # as if it had been loaded for this trial
+    put_settings(ALL, settings)  # as if it had been loaded for this trial
     train: Reader | StreamReader
     test: Reader | StreamReader
     if isinstance(splits, DatasetSplits):
@@ -282,7 +283,7 @@ def _loaded(config: TrainConfig, device: torch.device) -> Loaded:
     if key in _last_used and _last_used[key].versions == _versions(_last_used[key].splits):
         return _last_used[key]
     _last_used.clear()  # before loading: never hold two
-    before = Settings()
+    before = Settings(ALL)
     splits = make_splits(config)
     if isinstance(splits, Splits | TensorSplits):
         splits = splits.to(device if _has_room(device, splits.size_bytes) else torch.device("cpu"))

@@ -8,10 +8,12 @@ Shapes: n examples, N of them in a batch, C channels.
 
 from __future__ import annotations
 
+import io
 import itertools
 import multiprocessing
 import os
 import pickle
+import signal
 import sys
 import threading
 import time
@@ -25,8 +27,9 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
+from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -39,6 +42,8 @@ from scalestudy.training.data.splits import Collate, check_inputs, check_targets
 from scalestudy.training.data.streams import Passes, Place, Stream
 from scalestudy.training.distributed import Worker
 from scalestudy.training.exceptions import InputError, readable
+from scalestudy.training.own_code import own_place
+from scalestudy.training.process import exits_told
 from scalestudy.training.seeding import generators_kept, seed_example
 from scalestudy.training.torchvision_compat import define_missing_operators
 from scalestudy.training.trees import Tree, check_rows, count, moved, part, rows, tensors
@@ -159,7 +164,7 @@ class _UserReader:
         )
         return 0
 
-    def _loaded(self, read: Dataset[Any], dataset: object, processes: int, **how: Any) -> Generator[Any, None, None]:
+    def _loaded(self, read: _Sent, dataset: object, processes: int, **how: Any) -> Generator[Any, None, None]:
         """Yield what a DataLoader makes of `read`, which holds the user's data set. Close it to end the processes.
 
         Raise what the user's code raised in a loader process.
@@ -168,18 +173,32 @@ class _UserReader:
             read,
             num_workers=processes,
             multiprocessing_context=fork_server(dataset) if processes else None,
-            worker_init_fn=partial(begin_loading, dict(os.environ)),
+            worker_init_fn=end_with_parent,
+            collate_fn=_unchanged,
             prefetch_factor=self._loader.prefetch if processes else None,
             pin_memory=self._worker.device.type == "cuda",
             generator=torch.Generator(),  # otherwise it draws from the global one
             **how,
         )
-        loaded = iter(loader)
+        try:
+            loaded = iter(loader)
+        except (EOFError, ConnectionError) as error:
+            module = type(dataset).__module__
+            problem = f"data: importing {module} for loader processes ended the process that starts them"
+            raise DataError(
+                problem, f"import it without errors in a new process, as `python -c 'import {module}'`"
+            ) from error
         try:
             for batch in loaded:
                 if isinstance(batch, Raised):
                     raise batch.error()
                 yield batch
+        except RuntimeError as error:
+            ended = next((each.exitcode for each in getattr(loaded, "_workers", ()) if each.exitcode), None)
+            if ended is None:
+                raise
+            how_ended = f"signal {-ended}, {signal.strsignal(-ended)}" if ended < 0 else f"status {ended}"
+            raise RuntimeError(f"data: a loader process of the {self._name} set ended with {how_ended}") from error
         finally:
             # The iterator ends its processes when it is deleted, which an exception's traceback may delay.
             if hasattr(loaded, "_shutdown_workers"):  # has loader processes
@@ -231,10 +250,9 @@ class DatasetReader(_UserReader):
         filled = [(first, stop) for first, stop in bounds if first < stop]
         examples = sum(stop - first for first, stop in filled)
         positions = _Positions(torch.arange(len(self)) if order is None else order, filled)
-        keyed = KeyedExamples(self._dataset, self._seed, epoch)
+        read = _Chosen(KeyedExamples(self._dataset, self._seed, epoch), self._collate)
         processes = self._processes(self._seconds_an_example * examples, self._dataset) if filled else 0
-        how = {"batch_sampler": positions, "collate_fn": _Collated(self._collate)}
-        with closing(self._loaded(keyed, self._dataset, processes, **how)) as loaded:
+        with closing(self._loaded(read, self._dataset, processes, batch_sampler=positions)) as loaded:
             for first, stop in bounds:
                 batch = self._checked(next(loaded), stop - first) if first < stop else self.empty
                 yield moved(batch, self._worker.device)
@@ -323,7 +341,7 @@ class StreamReader(_UserReader):
         if self._loader.workers is None:
             processes = min(processes, 1)
         read = _Batches(self._passes, self._seed, self._endless, self._collate, place, pieces)
-        with closing(self._loaded(read, dataset, processes, batch_size=None, collate_fn=_unchanged)) as loaded:
+        with closing(self._loaded(read, dataset, processes, batch_size=None)) as loaded:
             for batch, examples, place in loaded:
                 if self._endless:
                     self.place = place
@@ -346,13 +364,13 @@ def loader_processes(worker: Worker, seconds: float) -> int:
 def _probe(examples: KeyedExamples, count: int) -> tuple[float, list[Any]]:
     """Return the seconds to read an example, and the examples read, some from all over the set."""
     chosen = evenly(count, _PROBED)
-    first = examples.__getitems__(chosen[:1])  # may open files or import modules
+    first = examples.read(chosen[:1])  # may open files or import modules
     started = time.perf_counter()
-    others = examples.__getitems__(chosen[1:])
+    others = examples.read(chosen[1:])
     return (time.perf_counter() - started) / max(len(others), 1), first + others
 
 
-class KeyedExamples(Dataset[Any]):
+class KeyedExamples:
     """A user's data set whose random numbers (random, numpy.random, torch) are a function of (seed, epoch, example).
 
     So an example is equal at any world size and in any process. Reading does not change the process's generators.
@@ -363,14 +381,8 @@ class KeyedExamples(Dataset[Any]):
         self.seed = seed
         self.epoch = epoch
 
-    def __getitems__(self, indices: Sequence[int]) -> Any:
-        """Return the examples of a batch, a list; in a loader process also what reading them raised.
-
-        DataLoader's fetcher calls this method.
-        """
-        return self._read(indices) if get_worker_info() is None else _or_raised(self._read, indices)
-
-    def _read(self, indices: Sequence[int]) -> list[Any]:
+    def read(self, indices: Sequence[int]) -> list[Any]:
+        """Return the examples of a batch."""
         examples = []
         with generators_kept():
             for index in indices:
@@ -398,13 +410,13 @@ def fork_server(examples: object) -> BaseContext:
     return context
 
 
-def why_not_sent(examples: object) -> str | None:
-    """Return why a data set can't be sent to loader processes (mostly a lambda in a transform); None if it can.
+def why_not_sent(content: object) -> str | None:
+    """Return why a data set, or a batch, can't be sent to another process (mostly a lambda); None if it can.
 
     Its tensors and arrays are skipped: pickling them takes long, and torch would move them to shared memory.
     """
     try:
-        _FormPickler(_Nowhere()).dump(examples)
+        _FormPickler(_Nowhere()).dump(content)
     except Exception as error:  # each class may raise its own
         return str(error)
     return None
@@ -412,6 +424,8 @@ def why_not_sent(examples: object) -> str | None:
 
 class _FormPickler(pickle.Pickler):
     def persistent_id(self, part: object) -> str | None:
+        if isinstance(part, torch.Tensor) and part.requires_grad and not part.is_leaf:
+            raise ValueError("a tensor holds the graph of its gradient; detach it")
         return "values" if isinstance(part, torch.Tensor | np.ndarray) else None
 
 
@@ -420,14 +434,7 @@ class _Nowhere:
         return 0
 
 
-def begin_loading(environment: Mapping[str, str], loader_number: int) -> None:
-    """Begin a loader process with the training process's environment: the fork server has that of an earlier trial."""
-    os.environ.clear()
-    os.environ.update(environment)
-    end_with_parent()
-
-
-def end_with_parent() -> None:
+def end_with_parent(loader_number: int) -> None:
     """End this loader process as soon as the training process ends, however it ends.
 
     DataLoader watches the parent's id. Here the parent is the fork server, which lives as long as its children.
@@ -452,6 +459,7 @@ class Raised:
     def __init__(self, error: BaseException) -> None:
         """Keep the exception if it can be sent; else only its name and its text."""
         error = readable(error)
+        self._place = own_place(error)
         self._name, self._text, self._pickled = type(error).__name__, str(error), b""
         self._traceback = "".join(traceback.format_exception(error))
         try:
@@ -465,27 +473,68 @@ class Raised:
         unsent = type(self._name, (Exception,), {})
         error: BaseException = pickle.loads(self._pickled) if self._pickled else unsent(self._text)
         error.add_note(f"In a loader process:\n{self._traceback}")
+        error.place_elsewhere = self._place  # type: ignore[attr-defined]  # for `own_place`
         return error
 
 
 def _or_raised(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function returns, or what it raised."""
+    """Return what a function returns, or what it raised or makes impossible to send."""
     try:
-        return function(*arguments)
+        with exits_told(_raise):
+            result = function(*arguments)
+        if why := why_not_sent(result):
+            raise TypeError(f"the batch can't be sent from a loader process ({why})")
+        return result
     except BaseException as error:
         return Raised(error)
 
 
-class _Collated:
-    """A collate function in a loader process, where it may get, and returns, what was raised."""
+def _raise(error: BaseException) -> NoReturn:
+    raise error
 
-    def __init__(self, collate: Collate) -> None:
-        self._collate = collate
 
-    def __call__(self, examples: Any) -> Any:
-        if isinstance(examples, Raised):
-            return examples
-        return self._collate(examples) if get_worker_info() is None else _or_raised(self._collate, examples)
+class _Sent(Dataset[Any]):
+    """The base of what DataLoader reads batches from. In a loader process what the user's code raises is a batch.
+
+    That includes its unpickling there: pickle ends the process with what is raised. So the content is a pickle within
+    the pickle. Arrays lie beside it, as one copy of them may take much memory.
+    """
+
+    _raised: Raised | None = None  # by the unpickling
+
+    def __reduce__(self) -> Any:
+        inner, arrays = io.BytesIO(), list[pickle.PickleBuffer]()
+        ForkingPickler(inner, pickle.HIGHEST_PROTOCOL, True, arrays.append).dump(vars(self))
+        beside = [np.asarray(each.raw()) for each in arrays]
+        return _received, (type(self), dict(os.environ), inner.getvalue(), beside)
+
+
+def _received(kind: type[_Sent], environment: Mapping[str, str], content: bytes, arrays: Sequence[Any]) -> _Sent:
+    """Return what a loader process gets, in the training process's environment; the fork server has an earlier one."""
+    os.environ.clear()
+    os.environ.update(environment)
+    received = kind.__new__(kind)
+    try:
+        with exits_told(_raise):
+            vars(received).update(pickle.loads(content, buffers=arrays))
+    except BaseException as error:
+        vars(received)["_raised"] = Raised(error)
+    return received
+
+
+@dataclass(frozen=True)
+class _Chosen(_Sent):
+    """Batches of chosen examples of a map-style set."""
+
+    examples: KeyedExamples
+    collate: Collate
+
+    def __getitems__(self, indices: Sequence[int]) -> Any:
+        """Return the batch. DataLoader's fetcher calls this method."""
+        return self._made(indices) if get_worker_info() is None else self._raised or _or_raised(self._made, indices)
+
+    def _made(self, indices: Sequence[int]) -> Any:
+        return self.collate(self.examples.read(indices))
 
 
 def read_ahead(batches: Iterator[Any], depth: int) -> Generator[Any, None, None]:
@@ -516,7 +565,7 @@ class _Pieces:
 
 
 @dataclass(frozen=True)
-class _Batches(IterableDataset[tuple[Any, int, Place]]):
+class _Batches(_Sent, IterableDataset[Any]):
     """The pieces of a stream as batches, each with its number of examples and the place behind it."""
 
     passes: Passes
@@ -526,7 +575,10 @@ class _Batches(IterableDataset[tuple[Any, int, Place]]):
     place: Place
     pieces: _Pieces
 
-    def __iter__(self) -> Iterator[tuple[Any, int, Place]]:
+    def __iter__(self) -> Iterator[Any]:
+        if self._raised is not None:
+            yield self._raised
+            return
         pieces, loader = self.pieces, get_worker_info()
         made = partial(_or_raised, self._made) if loader is not None else self._made
         if loader is not None:

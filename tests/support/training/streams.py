@@ -33,6 +33,13 @@ class Counting(IterableDataset[Any]):
             yield torch.tensor([float(self.epoch), float(number)]), number % 3
 
 
+class Unread(Counting):
+    """Can't be unpickled."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        raise OSError("the archive is gone")
+
+
 class Drawing(IterableDataset[Any]):
     """Shuffles by the process's three generators, in a buffer, while it is read: (numbers (6,) float64, a class)."""
 

@@ -17,13 +17,14 @@ from torch import nn
 from torch.distributions import Distribution
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from scalestudy.training.process_state import COMPUTING, SURROUNDING, ProcessState, Settings
+from scalestudy.training.process_state import ALL, ProcessState, _contents
+from scalestudy.training.settings import Settings
 
 
 @pytest.fixture(autouse=True)
 def _own_settings():
     """What a test changes ends with it, also where the code under test fails."""
-    before = Settings()
+    before = Settings(ALL)
     yield
     before.put_back()
 
@@ -68,7 +69,7 @@ CHANGES = {
 def test_a_setting_is_put_back(name):
     process = ProcessState()
     process.begin()
-    setting = (COMPUTING | SURROUNDING)[name]
+    setting = ALL[name]
     before = setting.get()
     CHANGES[name]()
     assert setting.get() != before
@@ -78,12 +79,26 @@ def test_a_setting_is_put_back(name):
 
 def test_every_setting_is_tested():
     """But for the GPU's, and the locale: a machine may have one alone."""
-    assert CHANGES.keys() == (COMPUTING | SURROUNDING).keys() - {"the GPU", "the locale"}
+    assert CHANGES.keys() == ALL.keys() - {"the GPU", "the locale", "the order of an einsum"}
+
+
+@pytest.mark.parametrize("before", [(True, "auto"), (False, "greedy"), (False, None)])
+def test_the_order_of_an_einsum_is_put_back(monkeypatch, before):
+    """Of a package that need not be installed."""
+    flags = torch.backends.opt_einsum.set_flags
+    monkeypatch.setitem(flags.__globals__, "is_available", lambda: before[1] is not None)
+    monkeypatch.setitem(flags.__globals__, "enabled", before[0])
+    monkeypatch.setitem(flags.__globals__, "strategy", before[1])
+    settings = Settings(ALL)
+    if before[1]:
+        flags(True, "optimal")
+        assert settings.put_back() == ["the order of an einsum"]
+    assert (settings.put_back(), flags()) == ([], before)
 
 
 def test_what_was_deleted_from_the_environment_is_back(monkeypatch):
     monkeypatch.setenv("MINE", "1")
-    settings = Settings()
+    settings = Settings(ALL)
     del os.environ["MINE"]
     assert settings.put_back() == ["the environment"]
     assert os.environ["MINE"] == "1"
@@ -240,6 +255,42 @@ class Averages(nn.Module):
         return self.student(inputs) + self.teacher(inputs)
 
 
+TABLE = nn.Parameter(torch.arange(48.0).view(12, 4) % 7, requires_grad=False)
+
+
+class Permuting(nn.Module):
+    """A table of which a trial changes only the order."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.table = nn.Linear(4, 4), TABLE
+
+    def forward(self, inputs):
+        self.table.data.copy_(ORDERS["rows"](self.table.data))
+        return self.head(inputs)
+
+
+ORDERS = {
+    "rows": lambda table: table.flip(0),
+    "columns": lambda table: table.flip(1),
+    "shuffled": lambda table: table.flatten()[torch.randperm(table.numel())].view_as(table),
+    "rolled by one": lambda table: table.roll(1),
+    "rolled by a row": lambda table: table.roll(1, 0),
+    "two neighbours": lambda table: _swapped(table, 7, 8),
+    "two words": lambda table: _swapped(table, 4, 5, 2),
+    "the ends": lambda table: _swapped(table, 0, table.numel() - 1),
+    "sorted": lambda table: table.flatten().sort().values.view_as(table),
+}
+
+
+def _swapped(table, one, other, count=1):
+    flat = table.flatten().clone()
+    first = [*range(one * count, (one + 1) * count)]
+    then = [*range(other * count, (other + 1) * count)] if other * count < len(flat) else [other]
+    flat[first + then] = flat[then + first]
+    return flat.view_as(table)
+
+
 class Counting(nn.Module):
     """No tensors, but a state."""
 
@@ -279,6 +330,7 @@ KEPT = {
     tensor_wrapped_anew: "the model's weight was trained by an earlier trial",
     array_wrapped_anew: "the model's weight was trained by an earlier trial",
     running_statistics: "the model's 1.running_mean was changed by an earlier trial",
+    Permuting: "the model's table was changed by an earlier trial",
     Averages: "the model's teacher.weight was changed by an earlier trial",
     counting: "the model's 1 was changed by an earlier trial",
     frozen_then_trained: "the model's 0.bias was changed by an earlier trial",
@@ -304,6 +356,16 @@ def test_what_a_trial_has_changed_and_the_code_keeps_is_found_in_the_next(build)
     process = ProcessState()
     assert train(process, build) == ""
     assert train(process, build) == KEPT[build]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.int64])
+@pytest.mark.parametrize("shape", [(3, 5), (40, 16), (700, 800)])
+def test_every_other_order_of_the_same_numbers_has_another_content(shape, dtype):
+    """In one piece and in several."""
+    table = (torch.arange(shape[0] * shape[1]) * 31 % 101).view(shape).to(dtype)
+    contents = [_contents([each.untyped_storage()]) for each in [table, *(order(table) for order in ORDERS.values())]]
+    assert len(set(map(str, contents))) == len(contents)
+    assert _contents([table.clone().untyped_storage()]) == contents[0]
 
 
 def test_what_an_earlier_trial_than_the_last_has_changed_is_found():
@@ -385,11 +447,11 @@ def test_nothing_is_kept_alive():
 def test_a_current_folder_that_is_gone_is_left(tmp_path, monkeypatch):
     """As one of `tempfile.TemporaryDirectory`, in which user code has stayed."""
     monkeypatch.chdir(tmp_path)
-    settings, gone = Settings(), tmp_path / "gone"
+    settings, gone = Settings(ALL), tmp_path / "gone"
     gone.mkdir()
     os.chdir(gone)
     gone.rmdir()
-    there = Settings()
+    there = Settings(ALL)
     assert "the current folder" in settings.put_back()
     assert Path.cwd() == tmp_path
     there.put_back()

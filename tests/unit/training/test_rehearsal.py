@@ -1,6 +1,7 @@
 """A rehearsal: each mistake of a user's is one clear error, and nothing else is."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from scalestudy.training.batches import batch_bounds, micro_batch_sizes, shard_b
 from scalestudy.training.config import OptimizerConfig
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.loop.train import train
-from scalestudy.training.rehearsal import Division, rehearse
+from scalestudy.training.rehearsal import Division, Ranges, rehearse
 from tests.support.training.helpers import ALONE, make_config
 from tests.support.training.strangers import HERE as STRANGERS
 from tests.support.training.tasks import HERE as TASKS_MODULE
@@ -425,6 +426,56 @@ def test_the_smallest_part_is_trained_too(case):
     model, division, said = SMALL_PARTS[case]
     with pytest.raises(InputError, match=f"^batch_size: {said}"):
         rehearsed(strange(model, batch_size=64), division)
+
+
+DRAWN = {
+    "a last batch": ({"batch_size": range(40, 61)}, {}, r"51 \(num_gpus 1\): .* 1 example at once, "),
+    "several": ({"batch_size": range(20, 90)}, {}, r"51 \(num_gpus 1\), 85 \(num_gpus 1\): .* 1 example at once, "),
+    "of many": (
+        {"batch_size": range(4, 129)},
+        {},
+        r"5 \(num_gpus 1\), 15 .*, 17 .* and 2 more: .* 1 example",
+    ),
+    "a number of workers": (
+        {"num_gpus": range(3, 6)},
+        {"batch_size": 251, "gpus": 5, "accumulation": 3},
+        r"251 \(num_gpus 4, accumulation 3\): .* 1 example at once, ",
+    ),
+    "two of them": (
+        {"batch_size": range(62, 65), "accumulation": range(2, 5)},
+        {"accumulation": 4},
+        r"63 \(num_gpus 1, accumulation 3\), 63 \(num_gpus 1, accumulation 4\): .* 1 example at once, ",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DRAWN)
+def test_what_only_may_be_drawn_is_told_and_no_mistake(case):
+    """Of 256 examples. What lies at the bounds trains."""
+    ranges, at, said = DRAWN[case]
+    batches = ranges.get("batch_size", [at.get("batch_size", 64)])
+    corners = [
+        divided(batch_size, (1.0,) * gpus, accumulation, together=gpus > 1)
+        for batch_size in {batches[0], batches[-1]}
+        for gpus in {ranges.get("num_gpus", [1])[0], at.get("gpus", 1)}
+        for accumulation in {*ranges.get("accumulation", [])[:1], at.get("accumulation", 1)}
+    ]
+    found = rehearse(strange("Normed", batch_size=64), ALONE, corners, Ranges(**ranges))
+    assert re.match(rf"a search may draw batch_size: {said}", found.doubt), found.doubt
+    assert found.doubt.endswith("); list values in place of a range to leave it out")
+
+
+def test_what_no_draw_gives_is_not_told():
+    for ranges in (Ranges(batch_size=range(52, 56)), Ranges(), None):
+        corners = [divided(52), divided(55)]
+        assert rehearse(strange("Normed", batch_size=64), ALONE, corners, ranges).doubt == ""
+    assert rehearse(strange("SlopeOfAnEnergy"), ALONE, [divided(8), divided(256)], Ranges(range(8, 257))).doubt == ""
+
+
+def test_a_remedy_helps_at_every_number_of_workers():
+    """Batches of 50 leave six examples: enough for one worker, and not for five."""
+    with pytest.raises(InputError, match=r"^batch_size: 51 \(num_gpus 1\), 51 \(num_gpus 5\): .*; choose 52 or 49,"):
+        rehearsed(strange("Normed", batch_size=64), divided(51), divided(51, (1.0,) * 5))
 
 
 @pytest.mark.parametrize("batch_size", [255, 85, 51])

@@ -32,9 +32,10 @@ from scalestudy.training.fingerprint import Fingerprint
 from scalestudy.training.gpu_state import GpuState
 from scalestudy.training.loop.train import TrainResult
 from scalestudy.training.own_code import named_modules
-from scalestudy.training.process_state import ProcessState, Settings
+from scalestudy.training.process_state import ALL, ProcessState
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import EpochRecord
+from scalestudy.training.settings import Settings
 from tests.support.synthetic_studies import study_of
 
 # --- what is told of an exception -------------------------------------------------------------------------------------
@@ -442,7 +443,7 @@ def losses(tmp_path, process, **config):
 def test_a_trial_is_the_same_after_one_whose_code_sets_something(tmp_path, monkeypatch, what):
     monkeypatch.chdir(tmp_path)
     alone = losses(tmp_path, ProcessState(), model=f"{WARM}:Plain")
-    process, settings = ProcessState(), Settings()
+    process, settings = ProcessState(), Settings(ALL)
     try:
         losses(tmp_path, process, model=f"{WARM}:Setting", model_args={"what": what})
         assert losses(tmp_path, process, model=f"{WARM}:Plain") == alone
@@ -461,7 +462,7 @@ def test_what_loading_the_data_has_set_holds_in_each_trial_though_they_are_kept(
 
 
 def test_a_default_dtype_set_at_module_level_holds_in_every_trial(tmp_path):
-    settings, module = Settings(), "tests.support.in_float64"
+    settings, module = Settings(ALL), "tests.support.in_float64"
     process = ProcessState([module])
     try:
         found = [losses(tmp_path, process, model=f"{module}:Net") for _ in range(3)]

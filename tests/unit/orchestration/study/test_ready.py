@@ -140,7 +140,7 @@ def rehearsals(monkeypatch):
     """The models that were rehearsed; what is left out, in words, is said."""
     called = []
 
-    def rehearse(trials, data_root, modules):
+    def rehearse(spec, plan, trials, data_root):
         called.append(trials[0].workload["model"])
         return Rehearsal(steps={}, left_out={"batch=64": "it takes more than 60 s"}, seconds=60.0)
 

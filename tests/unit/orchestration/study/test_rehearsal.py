@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.plan.plan import corner_trials, make_plan
 from scalestudy.orchestration.base.child import run_child
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.study import rehearsal
@@ -75,8 +75,6 @@ def test_each_combination_of_arguments_is_a_kind_by_its_name():
 
 
 def test_a_search_is_rehearsed_at_its_corners():
-    from scalestudy.experiments.plan.plan import corner_trials
-
     spec = spec_of(GRID.replace("[0.1, 0.2]}", "{uniform: [0.1, 0.2]}}\nsearch: {method: tpe, samples: 4}"))
     ((_, kind),) = kinds_of(corner_trials(spec)).items()
     assert (kind.trials[0].batch_size, kind.trials[-1].batch_size) == (32, 128)
@@ -192,10 +190,9 @@ def sleeps(num_classes, in_channels):
 
 
 def test_a_rehearsal_that_takes_too_long_is_left_out(tmp_path):
-    trials = planned(
-        model=("model: lenet, data: digits, model_args: {init: xavier}", f"model: '{HERE}:sleeps', data: digits")
-    )
-    found = rehearse_study(trials, tmp_path, limit_seconds=0.2)
+    spec = spec_of(GRID.replace(BUILT_IN, f"model: '{HERE}:sleeps', data: digits"))
+    plan = make_plan(spec)
+    found = rehearse_study(spec, plan, plan.trials, tmp_path, limit_seconds=0.2)
     assert found.left_out_words() == ["batch=32 left out: it takes more than 0 s"]
     assert found.words().startswith("rehearsal: no step was made; batch=32 left out")
 
@@ -206,18 +203,55 @@ def test_the_whole_way_in_a_process_of_its_own(tmp_path, monkeypatch):
     The first starts a thread and a child that never end.
     """
     text = GRID.replace(BUILT_IN, f"model: '{HERE}:by_number', data: digits")
-    trials = make_plan(spec_of(text.replace("sweep: {", "sweep: {workload.model_args.number: [0, 1, 2, 3], "))).trials
+    spec = spec_of(text.replace("sweep: {", "sweep: {workload.model_args.number: [0, 1, 2, 3], "))
+    plan = make_plan(spec)
     ended = []
     monkeypatch.setattr(rehearsal, "run_child", lambda *order: ended.append(run_child(*order)) or ended[0])
     with pytest.raises(
         RequestError, match=r"^batch=32 model.number=2: workload.model: .*: KeyError: 2 \(test_rehearsal"
     ):
-        rehearse_study(trials, tmp_path)
+        rehearse_study(spec, plan, plan.trials, tmp_path)
     told = [json.loads(line) for line in ended[0].answers]
     good, large, wrong = (Answer(**{each["kind"]: each for each in told}[number]["answer"]) for number in range(3))
     assert good.loss > 0
     assert large.left_out.startswith("it takes more than half of the free memory, ")
     assert wrong.problem, "after it no other is tried"
+
+
+SMALL = """
+name: x
+workload:
+  model: tests.support.training.strangers:Normed
+  data: synthetic
+  data_args: {train_samples: 257, test_samples: 64}
+train: {epochs: 1}
+sweep: {num_gpus: [1, 2], batch_size: [16, 64]}
+"""
+
+
+def test_the_cells_that_a_factorised_study_times_are_looked_at(tmp_path):
+    """The trainings of one worker have a last batch of 17 examples; sixteen workers have two or one of these."""
+    alone = SMALL.replace("[1, 2], batch_size: [16, 64]", "[1], batch_size: [120]")
+    assert len(rehearse_all(alone, tmp_path).steps) == 1
+    text = alone.replace("[1]", "[1, 16]")
+    with pytest.raises(RequestError, match=r"^batch_size: 120 \(num_gpus 16\): .* 1 example at once"):
+        rehearse_all(f"{text}search: {{method: factorised, allow_inexact: true}}", tmp_path)
+
+
+def rehearse_all(text, tmp_path):
+    spec = spec_of(text)
+    plan = make_plan(spec)
+    return rehearse_study(spec, plan, corner_trials(spec) if plan.to_suggest else plan.trials, tmp_path)
+
+
+def test_what_a_search_may_draw_is_a_line_and_no_refusal(tmp_path):
+    """Batches of 64 leave one of 257 examples; random points are known, and none of these does."""
+    text = SMALL.replace("[1, 2], batch_size: [16, 64]", "[1], batch_size: {uniform: [60, 70]}")
+    found = rehearse_all(f"{text}search: {{method: tpe, samples: 4}}", tmp_path)
+    assert "; a search may draw batch_size: 64 (num_gpus 1): in some step a worker trains 1 " in found.words()
+    drawn = f"{text}search: {{method: random, samples: 2}}"
+    assert 64 not in [trial.batch_size for trial in make_plan(spec_of(drawn)).trials]
+    assert rehearse_all(drawn, tmp_path).doubts == []
 
 
 def by_number(num_classes, in_channels, number):
@@ -246,7 +280,7 @@ def test_a_training_that_an_earlier_one_changes_asks_for_fresh_workers():
 
 # --- whose mistake an exception is ---------------------------------------------------------------------------------
 
-FAULTS = "tests.unit.training.test_fault"
+FAULTS = "tests.unit.training.test_rehearsal_faults"
 
 
 def blame(config):
@@ -258,7 +292,9 @@ def blame(config):
 
 def test_a_users_exception_names_its_part():
     found = blame(make_config(data=f"{FAULTS}:raises_when_loaded", data_args={}))
-    assert found.startswith(f"workload.data: {FAULTS}:raises_when_loaded: LookupError: no such file (test_fault.py:")
+    assert found.startswith(
+        f"workload.data: {FAULTS}:raises_when_loaded: LookupError: no such file (test_rehearsal_faults.py:"
+    )
     assert found.endswith(", in raises_when_loaded); mend it")
     found = blame(make_config(loss=f"{FAULTS}:detached"))
     assert found.startswith("workload: backward: RuntimeError: element 0 of tensors does not require grad")

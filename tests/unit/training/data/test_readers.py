@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -17,13 +18,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, dataloader
 
 from scalestudy.training.data import DataError, readers
 from scalestudy.training.data.readers import MOST_LOADER_PROCESSES, DatasetReader, loader_processes, read_ahead
 from scalestudy.training.distributed import Worker
+from scalestudy.training.own_code import own_place
 from tests.support.gloo import GlooPool
-from tests.support.training.datasets import FailingAt, Images, Noisy, Returning, WithLambda
+from tests.support.training.datasets import (
+    FailingAt,
+    Images,
+    Noisy,
+    Returning,
+    Strange,
+    StrangeCollate,
+    Unmade,
+    WithArrays,
+    WithLambda,
+)
 from tests.support.training.helpers import ALONE
 
 ORDER = torch.randperm(20, generator=torch.Generator().manual_seed(0))
@@ -90,6 +102,47 @@ def test_a_users_exception_passes_in_this_process() -> None:
 def test_what_cannot_be_sent_is_read_here() -> None:
     with pytest.warns(UserWarning, match=r"^data: the train set is read in the training process, .*lambda.*picklable"):
         assert read(WithLambda(20)) == read(Images(20))
+
+
+STRANGE = {
+    "raises in setstate": "OSError: the archive is gone (datasets.py:NN, in __setstate__)",
+    "leaves in setstate": "SystemExit: the licence server is away (datasets.py:NN, in __setstate__)",
+    "ends in setstate": "RuntimeError: os._exit(7) ended the process (datasets.py:NN, in __setstate__)",
+    "ends the process": "RuntimeError: os._exit(5) ended the process (datasets.py:NN, in __getitem__)",
+    "is not all sent": "AttributeError: 'Strange' object has no attribute 'only_here' (datasets.py:NN, in __getitem__)",
+    "is killed": "RuntimeError: data: a loader process of the train set ended with signal 9, Killed ()",
+    "is made anew": "LookupError: no such set (datasets.py:NN, in _lost)",
+    "a collate raises in setstate": "OSError: the tokens are gone (datasets.py:NN, in __setstate__)",
+    "a batch has a lambda": "TypeError: the batch can't be sent from a loader process (Can't pickle local object ",
+    "a batch has a graph": "TypeError: the batch can't be sent from a loader process (a tensor holds the graph of its ",
+}
+
+
+@pytest.mark.usefixtures("two_loaders")
+@pytest.mark.parametrize("kind", STRANGE)
+def test_what_goes_wrong_in_a_loader_process_is_told_with_its_place(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once; torch looks every five seconds for a process that is gone."""
+    monkeypatch.setattr(dataloader._MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.2,))
+    dataset = Unmade(20) if kind == "is made anew" else Strange(kind)
+    of_collate = re.fullmatch(r"a (?:collate|batch has) (.*)", kind)
+    collate = StrangeCollate(of_collate[1]) if of_collate else None
+    with pytest.raises(BaseException) as caught:
+        list(DatasetReader("train", dataset, None if collate else 3, ALONE, 4, collate).batches(ORDER, BOUNDS, 1))
+    place = re.sub(r":\d+", ":NN", own_place(caught.value)) if "datasets.py" in STRANGE[kind] else ""
+    assert f"{type(caught.value).__name__}: {caught.value} ({place})".startswith(STRANGE[kind])
+
+
+@pytest.mark.usefixtures("two_loaders")
+def test_a_data_set_is_unpickled_in_the_environment_of_its_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fork server may have an earlier one. Nobody asks for a length there."""
+    read(Images(20))
+    monkeypatch.setenv("PICTURES", "here")
+    assert read(Strange("reads the environment")) == read(Images(20))
+
+
+@pytest.mark.usefixtures("two_loaders")
+def test_arrays_are_sent_as_they_are() -> None:
+    assert read(WithArrays(20)) == read(Images(20))
 
 
 KILLED = """

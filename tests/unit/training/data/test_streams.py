@@ -21,6 +21,7 @@ from scalestudy.training.loop.memory_fit import find_max_batch
 from scalestudy.training.loop.noise_scale import NoiseScale
 from scalestudy.training.loop.train import train
 from scalestudy.training.loop.trial import start_trial
+from scalestudy.training.own_code import own_place
 from scalestudy.training.task import make_task
 from tests.support.gloo import GlooPool
 from tests.support.training.helpers import (
@@ -38,6 +39,7 @@ from tests.support.training.streams import (
     Sharded,
     SplitByLoader,
     Stateful,
+    Unread,
     counted_config,
     stream_config,
 )
@@ -157,6 +159,13 @@ def test_the_place_is_behind_what_was_taken_whatever_was_read_ahead(make: Any, w
     rest = [bits(list(zip(*batch, strict=True))) for batch in second.shards(0, 4, 4, range(4, 9))]
     whole = [bits(list(zip(*batch, strict=True))) for batch in reader(make(10)).shards(0, 4, 4, range(9))]
     assert taken + rest == whole
+
+
+def test_a_stream_that_fails_as_a_loader_process_unpickles_it_is_told() -> None:
+    reader = StreamReader("train", Passes(Unread(40), "x"), 3, ALONE, 4, loader=LoaderConfig(workers=1), endless=True)
+    with pytest.raises(OSError, match=r"^the archive is gone\n") as caught:
+        next(reader.shards(0, 8, 8, range(2)))
+    assert re.fullmatch(r"streams\.py:\d+, in __setstate__", own_place(caught.value))
 
 
 def test_an_empty_shard_reads_nothing() -> None:

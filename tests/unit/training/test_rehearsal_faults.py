@@ -14,7 +14,7 @@ from scalestudy.training.rehearsal import fault_of
 from tests.support.training.helpers import ALONE, make_config
 from tests.support.training.tasks import Examples
 
-HERE = "tests.unit.training.test_fault"
+HERE = "tests.unit.training.test_rehearsal_faults"
 TASKS = {
     "task": f"{HERE}:Raising",
     "data": "tests.support.training.tasks:examples_data",

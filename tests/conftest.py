@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -14,6 +15,8 @@ from tests.support.gloo import GlooPool, gloo_pool
 from tests.support.project_files import REPOSITORY
 
 prepare_environment()  # before any test module imports Ray, which reads some of it then
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it that starts the tests in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: the first example of a test may import SciPy, and the machine may be busy.
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=50)

@@ -56,7 +56,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "experiments.analysis": within("experiments.analysis", "text", "answers"),
     "experiments.report": {
         *within("experiments", "spec", "plan", "study"),
-        *within("experiments.analysis", "laws", "measures", "text", "answers"),
+        *within("experiments.analysis", "measures", "text", "answers"),
     },
     # orchestration
     "orchestration": set(),

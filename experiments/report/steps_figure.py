@@ -30,10 +30,11 @@ from scalestudy.experiments.report.drawing import (
     plain_log_axes,
     sentences,
 )
-from scalestudy.experiments.report.efficiency_figure import ENOUGH_SIZES
 
 Point = Mapping[str, Any]
 REGIMES = {"perfect scaling": "o", "diminishing returns": "s", "flat": "^", None: "D"}
+ENOUGH_SIZES = 3
+"""Fewest batch sizes for the law's curve: any law fits fewer."""
 NEAR = 4.0
 """The axis shows a batch beyond the measured ones only within this factor."""
 

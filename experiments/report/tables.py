@@ -10,7 +10,6 @@ from scalestudy.experiments.analysis.measures.parts import (
     Missing,
     Summary,
     estimate_text,
-    identified,
     part_of,
     present,
     why_of,
@@ -29,7 +28,6 @@ from scalestudy.experiments.report.flags import used_all_the_same
 
 Rows = Sequence[Sequence[str]]
 Text = Callable[[float], str]
-MOST_FITS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +65,6 @@ def law_tables(summary: Summary) -> Tables:
         *_tables(summary, "throughput_model", "Time of a step", _step_table),
         *_tables(summary, "statistical_efficiency", "Steps to the target", _steps_table),
         *_tables(summary, "lr_rule", "Learning-rate rule", _rate_table),
-        *_tables(summary, "usl", "Scaling with num_gpus", _scaling_table),
     ]
 
 
@@ -140,46 +137,6 @@ def _rate_table(title: str, part: Mapping[str, Any]) -> TextTable:
             for point in part["points"]
         ],
     )
-
-
-def _scaling_table(title: str, part: Mapping[str, Any]) -> TextTable:
-    fits = part["fits"]
-    retrograde = [_line_of(fit) for fit in fits if fit.get("retrograde")]
-    slower = f" Slower with more workers: {', '.join(retrograde)}." if retrograde else ""
-    some = f" {MOST_FITS} of {len(fits)} lines are listed." if len(fits) > MOST_FITS else ""
-    return TextTable(
-        title=title,
-        lead="Gunther's law: σ is the share that does not scale, κ what every pair of workers costs; fewer than four "
-        "sizes are not extrapolated. The serial share is Amdahl's of strong scaling, Gustafson's of weak."
-        f"{slower}{some}{_flagged(part)}",
-        header=["line", "sizes", "σ", "κ", "peak num_gpus", "serial share", "Karp–Flatt", "reading"],
-        rows=[_scaling_row(fit) for fit in fits[:MOST_FITS]],
-    )
-
-
-def _line_of(fit: Mapping[str, Any]) -> str:
-    if fit["scaling"] == "strong":
-        return f"batch {plain_text(fit['batch_size'])}"
-    return f"{plain_text(fit['per_worker_batch'])} a worker"
-
-
-def _scaling_row(fit: Mapping[str, Any]) -> list[str]:
-    short: Text = "{:.3g}".format
-    measured = [f"{each['value']:.2f} at {each['num_gpus']}" for each in fit["karp_flatt"] if each["value"] is not None]
-    serial = "amdahl_serial" if fit["scaling"] == "strong" else "gustafson_serial"
-    estimates = [fit[key] for key in ("sigma", "kappa", "peak_gpus", serial)]
-    texts = [estimate_text(each, short, space=UNBROKEN) for each in estimates]
-    reasons = [why_of(each) for each in estimates if each is not None and not identified(each)]
-    law = why_of(fit) if fit["why"] else ""
-    reading = dict.fromkeys(text for text in (fit["karp_flatt_words"], law, *reasons) if text)
-    sizes = UNBROKEN.join(plain_text(size) for size in fit["sizes"])
-    return [
-        f"{_line_of(fit)} ({fit['scaling']})",
-        sizes,
-        *(each.lack if isinstance(each, Missing) else each for each in texts),
-        ", ".join(measured) or NOTHING,
-        "; ".join(reading),
-    ]
 
 
 def prediction_table(summary: Summary) -> TextTable:

@@ -13,16 +13,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scalestudy.experiments.analysis.laws.least_squares import Estimate
-from scalestudy.experiments.analysis.laws.speedup import fit_usl, usl_throughput
 from scalestudy.experiments.analysis.laws.step_terms import Constants, Place
 from scalestudy.experiments.analysis.laws.step_time import StepTimeLaw, fit_step_time
 from tests.support.known_laws import SHARES, WORKERS, any_law, figures, identified_law, timings
-from tests.support.step_worlds import between
 from tests.support.tables import Part
 
 DRAWS, FEW_DRAWS = 1_000, 100
 HEADER = ["figure", "draws", "median error", "error of 9 in 10", "truth within the 90 % interval"]
-SIZES = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass
@@ -99,20 +96,6 @@ def _score_place(score: Score, found: StepTimeLaw, law: Constants, place: Place)
     score.add(found.times.seconds(place.num_gpus, place.per_worker_batch), truth)
 
 
-def usl(draws: int, seed: int = 4) -> dict[str, Score]:
-    """The USL's constants at six sizes, a peak at 20 to 80 workers."""
-    generator = np.random.default_rng(seed)
-    scores = {name: Score() for name in ("scale", "sigma", "kappa", "peak")}
-    for _ in range(draws):
-        sigma, peak = between(generator, 0.02, 0.2), between(generator, 20, 80)
-        truth = {"scale": 100.0, "sigma": sigma, "kappa": (1 - sigma) / peak**2, "peak": peak}
-        rates = usl_throughput(SIZES, 100.0, sigma, truth["kappa"])
-        found = fit_usl(SIZES, [rate * np.exp(generator.normal(0, 0.05, 5)) for rate in rates])
-        for name, score in scores.items():
-            score.add(getattr(found, name), truth[name])
-    return scores
-
-
 def rows(draws: int = DRAWS) -> list[list[str]]:
     """The table, without its header."""
     few = max(draws // 5, 1)
@@ -123,7 +106,6 @@ def rows(draws: int = DRAWS) -> list[list[str]]:
         held_out(few, any_law, (1, 2)).row("the same, 1 and 2 workers only"),
         beyond(few, identified_law).row("step time with 16 workers, 8 timed, identifying design"),
         beyond(few, any_law).row("the same, any law"),
-        *(score.row(f"USL {name}, 1 to 32 workers") for name, score in usl(draws).items()),
     ]
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from scalestudy.experiments.analysis import summarise
 from tests.support.synthetic_studies import study_of
 from tests.support.trials import Law
@@ -28,7 +26,6 @@ sweep: {{num_gpus: {list(WORKERS)}, batch_size: {list(BATCHES)}, learning_rate: 
 """
 PARTS = (
     "throughput_model",
-    "usl",
     "statistical_efficiency",
     "lr_rule",
     "predictions",
@@ -39,7 +36,6 @@ PARTS = (
 
 ALPHA_C, BETA_C, ALPHA_R, BETA_R, GAMMA, DATA = 16.5e-3, 315e-6, 19.5e-3, 3e-3, 1.6, 2.25e-3
 S_MIN, B_CRIT = 60.0, 1200.0
-SIGMA, KAPPA = 0.027, 0.0036
 PRICE_A_SECOND = 2.5 / 3600
 
 
@@ -115,7 +111,6 @@ def _summary() -> dict[str, Any]:
     summary["study"]["study_id"] = "vision-scaling-20260131T101500Z"
     summary.update(
         throughput_model=_throughput_model(summary),
-        usl=_usl(summary),
         statistical_efficiency=_statistical_efficiency(),
         lr_rule=_lr_rule(),
         predictions=_predictions(),
@@ -175,65 +170,7 @@ def _throughput_model(summary: Mapping[str, Any]) -> dict[str, Any]:
         "beta_n": None,
         "median_error": 0.023,
         "points": points,
-        "law": {
-            "constants": {
-                "alpha_c": ALPHA_C,
-                "beta_c": BETA_C,
-                "launch": ALPHA_R - BETA_R,
-                "linear": BETA_R,
-                "gamma": GAMMA,
-            },
-            "covariance": np.eye(5).tolist(),  # seconds squared: any speed-up at all, so that no band is drawn
-            "t": 2.0,
-            "noise": 0.02,
-        },
         "misfit": False,
-        "flagged": False,
-        "others": [],
-    }
-
-
-def _usl(summary: Mapping[str, Any]) -> dict[str, Any]:
-    fits = []
-    for batch in reversed(BATCHES):
-        rows = [row for row in summary["timings"] if row["params"]["batch_size"] == batch and not row["flags"]]
-        serial, crosstalk = SIGMA * 2048 / batch, KAPPA * 2048 / batch
-        fits.append(
-            {
-                "scaling": "strong",
-                "batch_size": batch,
-                "sizes": [row["params"]["num_gpus"] for row in rows],
-                "scale": estimate(batch / step_seconds(1, batch), 0.02),
-                "sigma": estimate(serial, 0.12),
-                "kappa": estimate(crosstalk, 0.1),
-                "peak_gpus": estimate(math.sqrt((1 - serial) / crosstalk), 0.14),
-                "amdahl_serial": estimate(serial * 1.3, 0.15),
-                "gustafson_serial": estimate(serial * 2.1, 0.2),
-                "karp_flatt": [
-                    {
-                        "num_gpus": row["params"]["num_gpus"],
-                        "value": (1 / row["speedup"] - 1 / row["params"]["num_gpus"])
-                        / (1 - 1 / row["params"]["num_gpus"]),
-                    }
-                    for row in rows
-                    if row["params"]["num_gpus"] > 1
-                ],
-                "karp_flatt_words": "rising with the number of workers: overhead, not a serial part",
-                "retrograde": False,
-                "extrapolates": len(rows) >= 4,
-                "points": [
-                    {"num_gpus": row["params"]["num_gpus"], "samples_per_second": batch / _step(row), "n": 20}
-                    for row in rows
-                ],
-                "curve": [_usl_place(2 ** (place / 4), batch, serial, crosstalk) for place in range(17)],
-                "why": None if len(rows) >= 4 else "three sizes: four are needed to extrapolate",
-            }
-        )
-    first = fits[0]
-    return {
-        "of": "",
-        "fits": fits,
-        **{key: first[key] for key in ("scale", "sigma", "kappa", "peak_gpus")},
         "flagged": False,
         "others": [],
     }
@@ -241,12 +178,6 @@ def _usl(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def _step(row: Mapping[str, Any]) -> float:
     return float(sum(row["step_seconds"].values()))
-
-
-def _usl_place(workers: float, batch: int, serial: float, crosstalk: float) -> dict[str, float]:
-    rate = workers / (1 + serial * (workers - 1) + crosstalk * workers * (workers - 1)) * batch / step_seconds(1, batch)
-    share = 0.02 + 0.02 * math.log2(workers)
-    return {"num_gpus": workers, "samples_per_second": rate, "low": rate * (1 - share), "high": rate * (1 + share)}
 
 
 def _statistical_efficiency() -> dict[str, Any]:

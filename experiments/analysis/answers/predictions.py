@@ -11,7 +11,6 @@ from typing import Any
 
 from scalestudy.experiments.analysis.answers.throughput import part_of_combination, times_of
 from scalestudy.experiments.analysis.laws.least_squares import Estimate
-from scalestudy.experiments.analysis.laws.speedup import FURTHEST, LEAST_USL_SIZES
 from scalestudy.experiments.analysis.laws.step_time import MEASURE, StepTimes
 from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS
 from scalestudy.experiments.analysis.measures.parts import Figure, finite, identified, missing, present
@@ -22,6 +21,13 @@ NODE_WORKERS = 8
 WIDEST_RATIO = 2.0
 """Upper over lower limit of a step's time. From this ratio on, the time is no prediction."""
 MOST_WORKERS = 4096
+FURTHEST = 4
+"""Up to how many times the workers timed is predicted.
+
+Beyond, laws that fit the timings equally well say anything.
+"""
+LEAST_WORKER_COUNTS = 4
+"""Distinct numbers of workers that a prediction beyond those timed needs."""
 LARGEST_BATCHES = 6
 """How many doublings beyond the largest batch measured are tried."""
 WORTH_TELLING = 1.05
@@ -214,10 +220,10 @@ class ValidRange:
         where = "across nodes" if spans else "within a node"
         several = [size for size in (self.across if spans else self.within) if size > 1]
         sizes = [*(size for size in self.counted[:1] if size == 1), *several]  # one worker sums nothing, wherever it is
-        if len(sizes) < LEAST_USL_SIZES:
+        if len(sizes) < LEAST_WORKER_COUNTS:
             names = " and ".join(filter(None, (", ".join(map(str, several[:-1])), *map(str, several[-1:]))))
             timed = f"only {names} workers were" if several else "no more than one worker was"
-            more = f"to predict further, time at least {LEAST_USL_SIZES} values of num_gpus {where}, 1 among them"
+            more = f"to predict further, time at least {LEAST_WORKER_COUNTS} values of num_gpus {where}, 1 among them"
             return f"{timed} timed {where}, too few to go beyond them; {more}"
         if spans and len(self.nodes) < 2:
             return f"steps across nodes were timed with {min(self.nodes)} nodes only; {MEASURE['beta_n']}"

@@ -8,7 +8,6 @@ from scalestudy.experiments.analysis.answers.factorised import factorised_caveat
 from scalestudy.experiments.analysis.answers.lr_rule import lr_rule
 from scalestudy.experiments.analysis.answers.predictions import MOST_WORKERS, predictions_part
 from scalestudy.experiments.analysis.answers.recommendation import choose
-from scalestudy.experiments.analysis.answers.scaling_laws import usl_part
 from scalestudy.experiments.analysis.answers.target_times import TargetTimes, times_to
 from scalestudy.experiments.analysis.answers.throughput import throughput_part, timed_steps
 from scalestudy.experiments.analysis.answers.verdicts import Case, verdicts
@@ -87,8 +86,7 @@ def summarise_cells(
     by_target = times_to(spec, cells, spec.targets.accuracy, price) if by_target is None else by_target
     factorised = factorised_part(plan, trials, cells, spec.targets.accuracy)
     recommendation = choose(spec, cells, rows, timings, by_target)
-    steps = timed_steps(cells, include_flagged=include_flagged, recommendation=recommendation)
-    throughput = throughput_part(steps)
+    throughput = throughput_part(timed_steps(cells, include_flagged=include_flagged, recommendation=recommendation))
     tuned = tunings(spec, cells, recommendation)
     efficiency = statistical_efficiency(spec, tuned)
     ended = {trial.get("trial_id") for trial in lines if isinstance(trial, Mapping)}
@@ -106,7 +104,6 @@ def summarise_cells(
         "timings": timings,
         "scaling": scaling.to_dict() if scaling is not None else missing(_why_no_scaling(rows)),
         "throughput_model": throughput,
-        "usl": usl_part(steps),
         "statistical_efficiency": efficiency,
         "lr_rule": lr_rule(spec, tuned),
         "predictions": predictions_part(throughput, efficiency, price),

@@ -86,11 +86,6 @@ class TimedSize:
         known = [wait for wait in waits if wait is not None]
         return statistics.median(known) if len(known) == len(waits) else None
 
-    @property
-    def samples_per_second(self) -> tuple[float, ...]:
-        """Examples a second over all workers, a value a repeat."""
-        return tuple(timing.examples / timing.seconds for timing in self.timings)
-
     def place(self, *, with_data: bool) -> Place:
         """Return the size as a law takes it. with_data: whether the wait for data is separate."""
         return Place(

@@ -85,11 +85,9 @@ class Fit:
     parameters: tuple[Parameter, ...]
     values: Vector  # (p,)
     covariance: Vector  # (p, p), of the parameters
-    means: Vector  # (n,), of the measurements, on the scale of the residuals, clipped
+    means: Vector  # (n,), of the measurements' logarithms, clipped
     noise: float
-    """Standard deviation of one measurement around the law, of its logarithm if the fit is relative; NaN without spare
-    measurements.
-    """
+    """Standard deviation of the logarithm of one measurement around the law; NaN without spare measurements."""
     spare: int  # degrees of freedom of the noise
     misfit: bool
     """Places differ from the law by more than their repeats explain; then noise and spare describe the places."""
@@ -159,13 +157,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def fit(
-    model: Model,
-    measured: Sequence[ArrayLike],
-    parameters: Sequence[Parameter],
-    *,
-    relative: bool = True,
-) -> Fit:
+def fit(model: Model, measured: Sequence[ArrayLike], parameters: Sequence[Parameter]) -> Fit:
     """Fit the parameters whose predictions are nearest to the measurements.
 
     Args:
@@ -173,7 +165,6 @@ def fit(
         measured: for each place its value, or the values of its repeats; above zero.
         parameters: of the law, in the model's order. Fits begin at the first start of each, at the second of each, and
             so on. The best fit is kept.
-        relative: residuals are taken between logarithms. Else between values, as published fits often do.
 
     Raises:
         NoLawError: fewer places than parameters.
@@ -184,30 +175,28 @@ def fit(
         raise ValueError("measured: every value must be finite and above 0; leave the others out")
     if len(repeats) < len(parameters):
         raise NoLawError(f"{len(repeats)} places can't fix {len(parameters)} parameters; measure more")
-    scale = np.log if relative else np.asarray
-    scaled = without_outliers([scale(each) for each in repeats])
-    counts = np.array([len(each) for each in scaled])
-    place = np.repeat(np.arange(len(scaled)), counts)
-    told = np.concatenate(scaled)
+    logs = without_outliers([np.log(each) for each in repeats])
+    counts = np.array([len(each) for each in logs])
+    place = np.repeat(np.arange(len(logs)), counts)
+    told = np.concatenate(logs)
     lone = np.array([len(each) < ENOUGH_REPEATS for each in repeats])[place]  # only the law shows whether it is far off
 
-    def scaled_model(values: Vector) -> Vector:
-        return scale(model(values))
+    def log_model(values: Vector) -> Vector:
+        return np.log(model(values))
 
     kept, starts = told, list(zip(*(each.starts for each in parameters), strict=True))
     for _ in range(MOST_ROUNDS):
         means = np.bincount(place, kept) / counts
-        values = _nearest(scaled_model, means, np.sqrt(counts), parameters, starts)
-        fitted = scaled_model(values)
+        values = _nearest(log_model, means, np.sqrt(counts), parameters, starts)
+        fitted = log_model(values)
         before, kept = kept, np.where(lone, fitted[place] + clipped(told - fitted[place], len(parameters)), told)
         if np.allclose(kept, before, rtol=0, atol=SETTLED * float(np.std(told - fitted[place]))):
             break
 
-    slopes = optimize.approx_fprime(values, scaled_model, _steps(parameters, values))
+    slopes = optimize.approx_fprime(values, log_model, _steps(parameters, values))
     means = np.bincount(place, kept) / counts
     between, within = float(counts @ (means - fitted) ** 2), float(((kept - means[place]) ** 2).sum())
-    least = LEAST_NOISE * (1.0 if relative else float(np.abs(means).mean()))
-    variance, spare, misfit = _noise(between, within, len(repeats) - len(parameters), len(told) - len(repeats), least)
+    variance, spare, misfit = _noise(between, within, len(repeats) - len(parameters), len(told) - len(repeats))
     return Fit(
         parameters=tuple(parameters),
         values=values,
@@ -216,7 +205,7 @@ def fit(
         noise=math.sqrt(variance) if spare else math.nan,
         spare=spare,
         misfit=misfit,
-        leverage=np.abs(slopes if relative else slopes / model(values)[:, None]).max(axis=0),
+        leverage=np.abs(slopes).max(axis=0),
     )
 
 
@@ -243,17 +232,17 @@ def _nearest(
     return np.where((low == 0) & (values < NEXT_TO_ZERO * np.array(starts[0])), 0.0, values)
 
 
-def _noise(between: float, within: float, places: int, repeats: int, least: float) -> tuple[float, int, bool]:
+def _noise(between: float, within: float, places: int, repeats: int) -> tuple[float, int, bool]:
     """Return the variance of one measurement, its degrees of freedom, and whether the law misfits.
 
     between, within: sums of squares of places around the law, and of repeats around their place, with so many degrees
-    of freedom. least: standard deviation that repeats have at least. If places scatter more than their repeats explain,
-    the law is not quite true, and repeats of one place miss it together. Then only the places show how far off it is.
+    of freedom. If places scatter more than their repeats explain, the law is not quite true, and repeats of one place
+    miss it together. Then only the places show how far off it is.
     """
     if places + repeats < 1:
         return 0.0, 0, False
     if places > 0 and repeats > 0:
-        ratio = (between / places) / max(within / repeats, least**2)
+        ratio = (between / places) / max(within / repeats, LEAST_NOISE**2)
         if ratio > special.fdtri(places, repeats, MISFIT_LEVEL):
             return between / places, places, True
     return (between + within) / (places + repeats), places + repeats, False

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalestudy.experiments.analysis.laws.least_squares import LEVEL
-from scalestudy.experiments.analysis.laws.speedup import karp_flatt
 from scalestudy.experiments.analysis.measures.cells import (
     Cell,
     epoch_seconds,
@@ -31,7 +30,7 @@ STRONG, WEAK, NEITHER, BASE = "strong", "weak", "neither", "base"
 
 WORK_KEPT = ("num_gpus", "batch_size", "learning_rate")
 """Parameters that may differ between two rows that are compared. The others change the work itself."""
-NO_SPEEDUP = dict.fromkeys(("speedup", "efficiency", "karp_flatt", "retrograde"))
+NO_SPEEDUP = dict.fromkeys(("speedup", "efficiency", "retrograde"))
 
 
 def speedup(seconds: float, base_seconds: float) -> float:
@@ -91,10 +90,9 @@ def find_base(row: Row, rows: Bases | Sequence[Row]) -> Row | None:
 
 
 def scaling_part(row: Row, rows: Bases | Sequence[Row]) -> dict[str, Any]:
-    """Return speedup, efficiency, karp_flatt, retrograde, scaling (base, strong, weak, neither) and base of a row.
+    """Return speedup, efficiency, retrograde, scaling (base, strong, weak, neither) and base of a row.
 
-    They are null with a why if they can't be had. karp_flatt: the serial part that the speed-up shows. retrograde:
-    whether the workers are slower than one.
+    They are null with a why if they can't be had. retrograde: whether the workers are slower than one.
     """
     if row["params"]["num_gpus"] == 1:
         nothing = None if present(row["epoch_seconds"]) else row["epoch_seconds"]["why"]
@@ -118,9 +116,23 @@ def scaling_part(row: Row, rows: Bases | Sequence[Row]) -> dict[str, Any]:
     gain = speedup(row["epoch_seconds"]["value"], base["epoch_seconds"]["value"])
     if row.get("examples") and base.get("examples"):  # of periods that are counted in steps a larger batch has more
         gain *= row["examples"] / base["examples"]
-    count = row["params"]["num_gpus"]
-    serial = {"karp_flatt": karp_flatt(gain, count), "retrograde": gain < 1}
-    return {**part, "speedup": gain, "efficiency": efficiency(gain, count), **serial}
+    return {**part, "speedup": gain, "efficiency": efficiency(gain, row["params"]["num_gpus"]), "retrograde": gain < 1}
+
+
+class SpeedupIntervals:
+    """Intervals of the speed-ups of timing rows, from the scatter of runs over all places."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._pooled = Scatter.pooled(row["scatter"]["seconds"] for row in rows)
+        self._runs = {row["label"]: row["scatter"]["seconds"]["n"] for row in rows}
+
+    def of(self, row: Row, level: float = LEVEL) -> tuple[float, float] | None:
+        """Return the ends of a row's speed-up. None if no place was timed twice, or this row or its base in no run."""
+        runs = self._runs[row["label"]], self._runs[row["base"]]
+        if self._pooled is None or not all(runs):
+            return None
+        half = self._pooled.half(*runs, level=level)
+        return row["speedup"] * math.exp(-half), row["speedup"] * math.exp(half)
 
 
 def timing_rows(cells: Sequence[Cell], epoch_seconds_by_label: Mapping[str, Figure]) -> list[dict[str, Any]]:
@@ -243,15 +255,9 @@ def scaling_answer(rows: Sequence[Row]) -> ScalingAnswer | None:
     workers = min(row["params"]["num_gpus"] for row in strong)
     pairs = sorted((row for row in strong if row["params"]["num_gpus"] == workers), key=lambda row: row["speedup"])
     worst, best = pairs[0], pairs[-1]
-    pooled = Scatter.pooled(row["scatter"]["seconds"] for row in rows)
-    runs = {row["label"]: row["scatter"]["seconds"]["n"] for row in rows}
-    level = 1 - (1 - LEVEL) / len(pairs)
-
-    def ends(row: Row) -> tuple[float, float]:
-        half = pooled.half(runs[row["label"]], runs[row["base"]], level=level) if pooled is not None else math.inf
-        return row["speedup"] * math.exp(-half), row["speedup"] * math.exp(half)
-
-    faster, slower = (sum(told) for told in zip(*((ends(row)[0] > 1, ends(row)[1] < 1) for row in pairs), strict=True))
+    intervals, level = SpeedupIntervals(rows), 1 - (1 - LEVEL) / len(pairs)
+    known = [ends for row in pairs if (ends := intervals.of(row, level)) is not None]
+    faster, slower = sum(low > 1 for low, _ in known), sum(high < 1 for _, high in known)
     if faster and slower:
         verdict = "not always faster than one at the same batch"
     elif faster or slower:
@@ -263,12 +269,13 @@ def scaling_answer(rows: Sequence[Row]) -> ScalingAnswer | None:
 
     def gain(row: Row) -> str:
         place = f"batch {row['params']['batch_size']}" if by_batch else row["label"]
-        between = " ({:.2f} to {:.2f})".format(*ends(row)) if pooled is not None else ""
+        ends = intervals.of(row, level)
+        between = f" ({ends[0]:.2f} to {ends[1]:.2f})" if ends is not None else ""
         return f"{row['speedup']:.2f}×{between} at {place}"
 
     text = f"{gain(best)}, efficiency {best['efficiency']:.2f}"
     text += f"; {gain(worst)}." if len(pairs) > 1 else "."
-    text += " Each was timed once: a second run would tell more." if pooled is None else ""
+    text += " Each was timed once: a second run would tell more." if not known else ""
     most = max(strong, key=lambda row: float(row["speedup"]))
     further = most["params"]["num_gpus"] > workers
     if further:

@@ -91,8 +91,8 @@ def test_the_reference_shows_what_a_user_imports(site):
 @pytest.mark.slow
 def test_a_link_to_a_source_leads_to_a_page_that_shows_it(site):
     page = (site / "formulas.html").read_text("utf-8")
-    assert 'href="source/experiments/analysis/laws/speedup.py.html"' in page
-    assert "fit_usl" in (site / "source/experiments/analysis/laws/speedup.py.html").read_text("utf-8")
+    assert 'href="source/experiments/analysis/measures/scaling.py.html"' in page
+    assert "scaling_answer" in (site / "source/experiments/analysis/measures/scaling.py.html").read_text("utf-8")
 
 
 SITE = {

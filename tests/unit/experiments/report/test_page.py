@@ -102,7 +102,7 @@ def marked_verdict(summary):
 
 def several_combinations(summary):
     """Of each law the first combination, which is there twice, has none, the second one, the last none either."""
-    for key in ("throughput_model", "statistical_efficiency", "lr_rule", "usl"):
+    for key in ("throughput_model", "statistical_efficiency", "lr_rule"):
         none = {"value": None, "why": "flagged timings were left out", "of": "gradient_sync=ddp"}
         law = {**summary[key], "of": "gradient_sync=naive", "others": []}
         summary[key] = {**none, "others": [law, none, {**none, "of": "gradient_sync=flat"}]}
@@ -118,14 +118,15 @@ def of_steps(points, **changes):
     return other("statistical_efficiency", points=points, **changes)
 
 
-def without_law(fit):
-    return {**fit, "extrapolates": False, "why": f"of batch {fit['batch_size']}"}
+def timed_once(summary):
+    for row in summary["timings"]:
+        row["scatter"]["seconds"] = {"value": None, "why": "fewer than two runs measured it", "n": 1}
 
 
 def cases():
     """Title and summary of each case, and the figures that are looked at."""
     summary = rich_summary()
-    usl, points, timings = summary["usl"], summary["statistical_efficiency"]["points"], summary["predictions"]
+    points, timings = summary["statistical_efficiency"]["points"], summary["predictions"]
     yield "caveats of a choice, and shared ones", changed(own_and_shared_caveats)
     yield "flagged choices", changed(marked_choices), time_map_figure
     yield "a flagged verdict and answer", changed(marked_verdict)
@@ -150,20 +151,8 @@ def cases():
     why = "the best rate is at the edge of those tried"
     yield "predictions in doubt", other("predictions", why=why, flagged=True), predictions_figure
 
-    lacks = {**summary["throughput_model"], "beta_r": unidentified(None, "time a third number of workers")}
-    fits = [without_law(fit) for fit in usl["fits"]]
-    unfitted = rich_summary(usl={**usl, "fits": fits[::-1]}, throughput_model=lacks)
-    yield "no law, the topmost line of batch 2048", unfitted, efficiency_figure
-    marked = rich_summary(usl={**usl, "fits": fits[1:]}, throughput_model=lacks)
-    flagged(marked, 2048)
-    yield "no law of flagged timings", marked, efficiency_figure
-    yield "flagged timings are left out", changed(flagged), efficiency_figure
-    used = other("usl", flagged=True)
-    flagged(used)
-    yield "flagged timings are used", used, efficiency_figure
-    for key in ("sigma", "kappa"):
-        half = [{**fit, key: unidentified(0.0, "time more")} for fit in usl["fits"]]
-        yield f"{key} is not identified", other("usl", fits=half), efficiency_figure
+    yield "flagged timings", changed(flagged), efficiency_figure
+    yield "each size was timed once", changed(timed_once), efficiency_figure
 
     open_law = unidentified(1200.0, "try batch sizes above 2048")
     yield "B_crit is not identified", other("statistical_efficiency", b_crit=open_law), steps_figure

@@ -30,7 +30,6 @@ KEYS = {
     "cost",
     "cells",
     "throughput_model",
-    "usl",
     "statistical_efficiency",
     "lr_rule",
     "predictions",
@@ -85,8 +84,6 @@ def test_a_finished_study():
     assert len(summary["time_to_target"]) == 8
     for part in (summary["statistical_efficiency"], summary["lr_rule"]):
         assert part["why"], "two sizes, two batch sizes and one rate carry no law"
-    for part in ("scale", "sigma", "kappa", "peak_gpus"):
-        assert summary["usl"][part]["value"] is None
     assert summary["throughput_model"]["beta_r"]["value"] is None
     assert summary["predictions"]["breaks_at"]["num_gpus"] == 4
 

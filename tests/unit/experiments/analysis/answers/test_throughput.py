@@ -1,10 +1,9 @@
-"""From trials to the law of a step's time, and to lines of throughput."""
+"""From trials to the law of a step's time."""
 
 import math
 
 import pytest
 
-from scalestudy.experiments.analysis.answers.scaling_laws import usl_part
 from scalestudy.experiments.analysis.answers.throughput import (
     DOUBTFUL,
     part_of_combination,
@@ -20,7 +19,7 @@ from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.plan.timing_runs import timing_trials
 from tests.support.known_laws import StepLaw, figures
 from tests.support.synthetic_studies import strict, study_of
-from tests.support.trials import make_timings, slow_down
+from tests.support.trials import make_timings
 
 CONSTANTS = Constants(alpha_c=0.004, beta_c=5e-5, launch=0.0026, linear=0.0004, gamma=1.5)
 LAW = StepLaw(constants=CONSTANTS)
@@ -37,10 +36,6 @@ def cells_of(text=TEXT, law=LAW, change=None, **keywords):
 
 def throughput(cells, **keywords):
     return throughput_part(timed_steps(cells, **keywords))
-
-
-def usl(cells, **keywords):
-    return usl_part(timed_steps(cells, **keywords))
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +93,9 @@ def test_flagged_timings_are_left_out_unless_asked():
         part = strict(throughput(cells))
         assert part["value"] is None
         assert f"4 {flag}" in part["why"]
-        assert f"4 {flag}" in usl(cells)["why"]
         asked = strict(throughput(cells, include_flagged=True))
         assert asked["flagged"]
         assert asked["alpha_c"]["value"] is not None
-        assert usl(cells, include_flagged=True)["flagged"]
 
 
 def test_a_flagged_trial_leaves_the_others_of_its_cell():
@@ -137,7 +130,6 @@ def test_a_law_for_each_combination_of_other_keys():
     assert throughput(cells, recommendation=choice)["of"] == "gradient_sync=naive"
     assert part_of_combination(part, "gradient_sync=naive")["of"] == "gradient_sync=naive"
     assert part_of_combination(part, "gradient_sync=flat") is None
-    assert [usl(cells)["of"], usl(cells)["others"][0]["of"]] == ["gradient_sync=ddp", "gradient_sync=naive"]
 
 
 def test_nodes_have_constants_of_their_own():
@@ -173,91 +165,24 @@ def test_times_that_are_none_are_not_measured(bad):
 
 
 @pytest.mark.parametrize(
-    ("text", "law", "line"),
+    ("text", "why"),
     [
-        ("name: x", "one batch per worker only", "one num_gpus only (1)"),
-        ("name: x\nsweep: {num_gpus: [1, 2], batch_size: [256]}", "time 2 more", None),
-        ("name: x\nsweep: {batch_size: [64, 128]}", "time 1 more", "one num_gpus only (1)"),
+        ("name: x", "one batch per worker only"),
+        ("name: x\nsweep: {num_gpus: [1, 2], batch_size: [256]}", "time 2 more"),
+        ("name: x\nsweep: {batch_size: [64, 128]}", "time 1 more"),
     ],
 )
-def test_too_little_is_no_law(text, law, line):
-    cells = cells_of(text)
-    part = strict(throughput(cells))
+def test_too_little_is_no_law(text, why):
+    part = strict(throughput(cells_of(text)))
     assert part["value"] is None
-    assert law in part["why"]
-    lines = strict(usl(cells))
-    if line:
-        assert line in lines["why"]
-    else:
-        (fit,) = lines["fits"]
-        assert fit["sizes"] == [1, 2]
-        assert all(fit[key]["value"] is None for key in ("sigma", "kappa", "peak_gpus", "amdahl_serial"))
-        assert not fit["extrapolates"]
-        assert "fewer than 4" in fit["why"]
-        assert len(fit["karp_flatt"]) == 1
+    assert why in part["why"]
 
 
 @pytest.mark.parametrize("ending", ["diverged", "failed", "out_of_memory", "skipped"])
 def test_no_trial_that_is_timed(ending):
     cells = cells_of(endings={"*": ending})
     assert "nowhere" in strict(throughput(cells))["why"]
-    assert "no steps were timed" in strict(usl(cells))["why"]
-    assert throughput([])["why"] == usl([])["why"] == "the study has no cells"
-
-
-def test_lines_are_strong_and_weak():
-    part = strict(usl(cells_of()))
-    strong = [fit for fit in part["fits"] if fit["scaling"] == "strong"]
-    assert [fit["batch_size"] for fit in strong] == [1024, 256, 64]
-    for fit in strong:
-        assert fit["sizes"] == [1, 2, 4, 8]
-        assert fit["extrapolates"]
-        assert fit["gustafson_serial"]["value"] is None
-        speed_up = {point["num_gpus"]: point["samples_per_second"] for point in fit["points"]}
-        serial = {each["num_gpus"]: each["value"] for each in fit["karp_flatt"]}
-        gain = speed_up[4] / speed_up[1]
-        assert serial[4] == pytest.approx((1 / gain - 1 / 4) / (3 / 4))
-    weak = {fit["per_worker_batch"]: fit["sizes"] for fit in part["fits"] if fit["scaling"] == "weak"}
-    assert weak == {256: [1, 4], 128: [2, 8], 64: [1, 4], 32: [2, 8]}
-    assert all(part[key] == part["fits"][0][key] for key in ("scale", "sigma", "kappa", "peak_gpus"))
-
-
-def test_weak_scaling_has_gustafsons_serial_part():
-    part = usl(
-        cells_of(
-            "name: x\nsweep: {points: ["
-            + ", ".join(f"{{num_gpus: {count}, batch_size: {256 * count}}}" for count in (1, 2, 4, 8))
-            + "]}"
-        )
-    )
-    (fit,) = part["fits"]
-    assert (fit["scaling"], fit["per_worker_batch"], fit["sizes"]) == ("weak", 256, [1, 2, 4, 8])
-    assert 0 < fit["gustafson_serial"]["value"] < 0.5
-    assert "weak scaling" in fit["amdahl_serial"]["why"]
-    assert part["sigma"]["value"] is None
-
-
-def test_the_curve_goes_to_twice_the_workers_with_its_band(noisy):
-    curve = usl(noisy)["fits"][0]["curve"]
-    assert (curve[0]["num_gpus"], curve[-1]["num_gpus"]) == (1, 16)
-    assert all(point["low"] <= point["samples_per_second"] <= point["high"] for point in curve)
-
-
-def test_a_curve_that_the_timings_reject_ends_where_they_do():
-    """Two workers are half as fast, which no law of more or fewer workers explains."""
-    text = "name: x\nsweep: {num_gpus: [1, 2, 4, 8], batch_size: [256], seed: [0, 1]}"
-    cells = cells_of(text, change=lambda trial: trial["params"]["num_gpus"] == 2 and slow_down(trial))
-    (fit,) = usl(cells)["fits"]
-    assert fit["curve"][-1]["num_gpus"] == 8
-    assert not fit["peak_gpus"]["identified"]
-    assert "time 2 workers again" in fit["peak_gpus"]["why"]
-
-
-def test_without_one_worker_there_is_no_karp_flatt():
-    (fit,) = usl(cells_of("name: x\nsweep: {num_gpus: [2, 4, 8], batch_size: [256]}"))["fits"]
-    assert fit["karp_flatt"] == []
-    assert "one worker was not timed" in fit["karp_flatt_words"]
-    assert not fit["retrograde"]
+    assert throughput([])["why"] == "the study has no cells"
 
 
 def test_a_wait_longer_than_the_step_was_not_measured():

@@ -48,7 +48,7 @@ def verdicts_drawn(
     generator = np.random.default_rng(seed)
     _, plan, trials = study_of(
         f"name: x\ntrain: {{epochs: 2}}\n"
-        f"sweep: {{num_gpus: [1, 2, 4], batch_size: [64, {BATCH // 2}, {BATCH}, {MOST}], seed: {list(range(seeds))}}}",
+        f"sweep: {{num_gpus: [1, 2, 4], batch_size: [{BATCH // 2}, {BATCH}, {MOST}], seed: {list(range(seeds))}}}",
         Law(noise=0.0),
     )
     found = []

@@ -18,7 +18,7 @@ from typing import Any
 
 from scalestudy.training.config import PHASES
 
-USAGE = ("cpu_cores", "resident_bytes", "gpu_share")
+USAGE = ("cpu_cores", "starved_share", "resident_bytes", "gpu_share")
 """What a record says of the machine. MLflow shows names that begin with `system/` in a separate tab."""
 SYSTEM = "system/"
 AT_TARGET = "at_{:g}_seconds"
@@ -115,6 +115,13 @@ METRICS = (
         "cores that the workers kept busy, mean over an epoch with its evaluation; in MLflow system/cpu_cores",
     ),
     Metric(
+        "starved_share",
+        "1",
+        "max",
+        "share of forward, backward and update in which a worker on a CPU was ready to run and had no core; in MLflow "
+        "system/starved_share",
+    ),
+    Metric(
         "resident_bytes",
         "B",
         "sum",
@@ -164,6 +171,7 @@ class RankMeasurements:
     replica_difference: float  # from rank 0
     sync_bytes: float
     cpu_cores: float = math.nan  # kept busy by this process; NaN: not measured
+    starved_share: float = math.nan  # NaN: on a GPU, or the system does not count it
     resident_bytes: float = math.nan
     gpu_share: float = math.nan  # of its GPU's time; NaN: no GPU, or no NVML
     tokens: float = math.nan  # of this rank's training examples; NaN: the task does not count them
@@ -203,6 +211,7 @@ class EpochRecord:
     grad_trace_cov: float | None = None
     straggler_ratio: float | None = None  # None: the phases were not measured
     cpu_cores: float | None = None  # all workers together
+    starved_share: float | None = None  # of the worker with the most; None, and left out: on GPUs, or not counted
     resident_bytes: float | None = None  # all workers together
     gpu_share: float | None = None  # mean over the workers; None: no GPU, or no NVML
     tokens: int | None = None  # of the training examples; None, and left out of the data: the task does not count them
@@ -214,8 +223,9 @@ class EpochRecord:
         plain["phases"] = {name: _finite_or_none(value) for name, value in self.phases.items()}
         named = {f"test_{self.metric}" if name == "test_metric" else name: value for name, value in plain.items()}
         named |= {f"test_{name}": value for name, value in named.pop("more").items()}
-        if self.tokens is None:
-            del named["tokens"]
+        for name in ("tokens", "starved_share"):
+            if named[name] is None:
+                del named[name]
         return {name: _finite_or_none(value) for name, value in named.items()}
 
     @classmethod
@@ -272,6 +282,7 @@ def reduce_over_ranks(rows: Sequence[Sequence[float]], facts: EpochFacts) -> Epo
         learning_rate=facts.learning_rate,
         straggler_ratio=_straggler_ratio([rank.compute_seconds for rank in ranks]),
         cpu_cores=_finite_or_none(_total(ranks, "cpu_cores")),
+        starved_share=_finite_or_none(_largest(ranks, "starved_share")),
         resident_bytes=_finite_or_none(_total(ranks, "resident_bytes")),
         gpu_share=_finite_or_none(_total(ranks, "gpu_share") / len(ranks)),
         tokens=None if math.isnan(tokens := _total(ranks, "tokens")) else int(tokens),

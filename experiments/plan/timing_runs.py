@@ -29,6 +29,8 @@ LEAST_WARM_UP = 5
 TIMED = ("finished", "at_target", "stopped")
 """Statuses of trials whose epochs were all timed."""
 DISTURBED = "shared_node"
+STARVED = "starved"
+"""The flag of trials whose workers had no core for more than a fifth of their computing time (`starved_share`)."""
 
 Record = Mapping[str, Any]
 
@@ -40,8 +42,9 @@ def timing_trials(
 
     Each round times every kind of step once. The largest num_gpus comes first, so that the sweep's last groups are used
     before others start. The next round runs backwards, so that it begins with the group at hand. A kind of step is left
-    out if no trial of it came to its end, or if none of these was disturbed. A factorised study times every kind of
-    step of its trainings with every num_gpus of its grid, disturbed or not.
+    out if no trial of it came to its end, or if none of these shared its node. That one was starved is no reason: what
+    took its cores is not the study's, and would disturb a timing run too. A factorised study times every kind of step
+    of its trainings with every num_gpus of its grid, disturbed or not.
 
     Args:
         spec: of the study.

@@ -6,7 +6,8 @@ the pool when a later run, or a new engine, takes up the trial.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, assert_never
@@ -31,7 +32,9 @@ from scalestudy.orchestration.groups.events import (
 from scalestudy.training.gpu_state import GpuState, flags_of
 from scalestudy.training.records import EpochRecord, utc_text
 
-WARM_UP_INCLUDED = "warm_up_included"
+WARM_UP_INCLUDED, STARVED = "warm_up_included", "starved"
+MOST_STARVED = 0.2
+"""Above this share of its computing time without a core, a worker is starved: it kept less than 0.8 of the core."""
 
 
 def worker_flags(members: Sequence[Member]) -> set[str]:
@@ -41,6 +44,21 @@ def worker_flags(members: Sequence[Member]) -> set[str]:
     for member in on_cpu:
         threads[member.host] = threads.get(member.host, 0) + member.threads
     return {"oversubscribed"} if any(threads[member.host] > member.cores for member in on_cpu) else set()
+
+
+def epoch_flags(epochs: Sequence[EpochRecord], known: Collection[str] = ()) -> set[str]:
+    """Return the flags that a trial's epochs show: `warm_up_included`, and `starved`.
+
+    A trial is starved in its median epoch, as its times are medians too. known: its other flags; more threads than
+    cores explain that they had none.
+    """
+    flags = set[str]()
+    if epochs and all(epoch.samples_per_second is None for epoch in epochs):  # none had steps after the warm-up
+        flags.add(WARM_UP_INCLUDED)
+    shares = [epoch.starved_share for epoch in epochs if epoch.starved_share is not None]
+    if shares and statistics.median(shares) > MOST_STARVED and "oversubscribed" not in known:
+        flags.add(STARVED)
+    return flags
 
 
 @dataclass
@@ -159,8 +177,6 @@ class TrialRecord:
         begun = at if self.begun_at is None else self.begun_at
         started = begun if self.started_at is None else self.started_at
         trained = sum(epoch.train_seconds for epoch in self.epochs.values()) + self.lost_seconds
-        rates = [epoch.samples_per_second for epoch in self.epochs.values()]
-        warm_up_alone = bool(rates) and all(rate is None for rate in rates)  # no epoch had steps after the warm-up
         self.ended = Ended(
             status=status,
             attempts=attempts,
@@ -170,7 +186,7 @@ class TrialRecord:
             train_seconds=round(trained, 6),
             startup_seconds=None if self.startup_seconds is None else round(self.startup_seconds, 6),
             world=self.world,
-            flags=tuple(sorted(self.flags | ({WARM_UP_INCLUDED} if warm_up_alone else set()))),
+            flags=tuple(sorted(self.flags | epoch_flags(list(self.epochs.values()), self.flags))),
             details=dict(self.details),
             gpus=self.gpus,
             fingerprint={module: [digest] for module, digest in self.code.items()},

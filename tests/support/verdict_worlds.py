@@ -19,10 +19,14 @@ THRESHOLDS = {
     "allreduce": judging.SYNC_SHARE,
     "small_batch_per_worker": judging.SMALL_BATCH_RATIO - 1,
     "straggler": judging.STRAGGLER_RATIO - 1,
+    "contention": judging.CONTENTION_RATIO - 1,
 }
 CAUSES = tuple(THRESHOLDS)
 BATCH, MOST = 256, 1024
-"""The batch size that is judged, and the largest. Judged are two workers, so the shares are half of each."""
+"""The batch size that is judged, and the largest. Judged are two workers, so the shares are half of each.
+
+One worker is timed with the share of these two also.
+"""
 PER_EXAMPLE = 1e-4
 
 
@@ -44,7 +48,7 @@ def verdicts_drawn(
     generator = np.random.default_rng(seed)
     _, plan, trials = study_of(
         f"name: x\ntrain: {{epochs: 2}}\n"
-        f"sweep: {{num_gpus: [1, 2, 4], batch_size: [64, {BATCH}, {MOST}], seed: {list(range(seeds))}}}",
+        f"sweep: {{num_gpus: [1, 2, 4], batch_size: [{BATCH // 2}, {BATCH}, {MOST}], seed: {list(range(seeds))}}}",
         Law(noise=0.0),
     )
     found = []
@@ -65,16 +69,16 @@ def _drawn(
     trials: Sequence[Mapping[str, Any]], shares: Mapping[str, float], noise: float, generator: np.random.Generator
 ) -> list[dict[str, Any]]:
     """The trials with phases of such shares at two workers. All scatter alone, and so does the slowest worker."""
-    share, most = BATCH / 2, MOST  # examples of a worker
+    share, most = BATCH / 2, MOST / 2  # examples of a worker
     small = shares["small_batch_per_worker"]
     fixed = PER_EXAMPLE * small / (1 / share - (1 + small) / most)
-    whole = (fixed + PER_EXAMPLE * share) / (1 - shares["data"] - shares["allreduce"])
+    whole = (fixed + PER_EXAMPLE * share) * (1 + shares["contention"]) / (1 - shares["data"] - shares["allreduce"])
     drawn = []
     for trial in trials:
         workers, batch = (trial["params"][key] for key in ("num_gpus", "batch_size"))
         means = {
             "data": shares["data"] * whole,
-            "forward_backward": fixed + PER_EXAMPLE * batch / workers,
+            "forward_backward": (fixed + PER_EXAMPLE * batch / workers) * (1 + shares["contention"] * (workers > 1)),
             "gradient_sync": shares["allreduce"] * whole if workers > 1 else 0.0,
             "optimizer": 1e-9,
         }

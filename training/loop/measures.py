@@ -26,7 +26,49 @@ SAMPLING_INTERVAL = 4  # steps from one step with timed phases to the next, on a
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, are spread evenly and have no period
 FEWEST_TIMED_STEPS = 5  # fewer than these, in a period that has more, give no samples_per_second
 
-Mark = float | torch.cuda.Event
+COMPUTING = ("forward_backward", "optimizer")
+"""The phases in which a worker on a CPU always wants its core: it waits for no data and for no other worker."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A mark on a CPU, in seconds."""
+
+    at: float
+    delayed: float  # as `RunDelay.seconds`
+
+
+Mark = Moment | torch.cuda.Event
+
+
+class RunDelay:
+    """How long a thread was ready to run and had no core, as Linux counts it in `/proc/…/schedstat`.
+
+    Other processes have its core then, other threads of its own process, or a limit on the container's CPUs holds it
+    back. Rejected: CPU seconds over seconds, since a thread also sleeps by itself: it waits for a lock, a file, or the
+    helpers of a kernel, which a small model does not need.
+    """
+
+    def __init__(self) -> None:
+        """Count for the thread that calls this."""
+        try:
+            self._file: int | None = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        except OSError:  # not Linux, or a kernel that does not count it
+            self._file = None
+
+    def seconds(self) -> float:
+        """Return the seconds since the thread began; NaN: not known. It takes some 1.5 µs."""
+        if self._file is None:
+            return math.nan
+        try:
+            return int(os.pread(self._file, 64, 0).split()[1]) / 1e9
+        except (OSError, IndexError):  # the thread has ended; a kernel that does not count it
+            return math.nan
+
+    def __del__(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            os.close(self._file)
 
 
 class Stopwatch:
@@ -134,6 +176,7 @@ class PhaseTimer:
         self._steps = steps
         self._most = most
         self._marks: list[tuple[str | None, Mark]] = []
+        self._delay = RunDelay()
         self.sampled = False  # whether the phases of the step in progress are timed
         self._last_gradient: Mark | None = None
 
@@ -188,18 +231,27 @@ class PhaseTimer:
             if isinstance(earlier, torch.cuda.Event) and isinstance(later, torch.cuda.Event):
                 sums[phase] += earlier.elapsed_time(later) / 1000
             else:
-                assert isinstance(earlier, float)  # for mypy: all marks are of one kind
-                assert isinstance(later, float)
-                sums[phase] += later - earlier
+                assert isinstance(earlier, Moment)  # for mypy: all marks are of one kind
+                assert isinstance(later, Moment)
+                sums[phase] += later.at - earlier.at
         total = sum(sums.values())
         return defaultdict(float, {phase: seconds / total * train_seconds for phase, seconds in sums.items() if total})
+
+    def starved_share(self) -> float:
+        """Return the share of the sampled computing phases in which this thread had no core; NaN: not measured, GPU."""
+        seconds = delayed = 0.0
+        for (_, earlier), (phase, later) in itertools.pairwise(self._marks):
+            if phase in COMPUTING and isinstance(earlier, Moment) and isinstance(later, Moment):
+                seconds += later.at - earlier.at
+                delayed += later.delayed - earlier.delayed
+        return min(delayed / seconds, 1.0) if seconds > 0 and math.isfinite(delayed) else math.nan
 
     def _gradient_ready(self, gradient: torch.Tensor) -> None:
         self._last_gradient = self._mark()
 
     def _mark(self) -> Mark:
         if not self._on_cuda:
-            return time.perf_counter()
+            return Moment(time.perf_counter(), self._delay.seconds())
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event

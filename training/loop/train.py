@@ -69,6 +69,7 @@ class PeriodSteps:
     timed_samples: int  # after the warm-up
     timed_steps: int  # after the warm-up
     phases: Mapping[str, float]  # seconds in the period
+    starved_share: float  # as `PhaseTimer.starved_share`
     sync_bytes: int
 
 
@@ -173,7 +174,16 @@ def run_steps(trial: Trial, draws: Iterator[Tree], hooks: Sequence[Hook] = ()) -
     trial.stopwatch = None
     seconds += tally.seconds_before
     sent, timed_steps = trial.bytes_in_period(), max(tally.steps - timed_from - stopwatch.left_out, 0)
-    return PeriodSteps(tally, seconds, timed_seconds, timed_samples, timed_steps, phases.phase_seconds(seconds), sent)
+    return PeriodSteps(
+        tally=tally,
+        train_seconds=seconds,
+        timed_seconds=timed_seconds,
+        timed_samples=timed_samples,
+        timed_steps=timed_steps,
+        phases=phases.phase_seconds(seconds),
+        starved_share=phases.starved_share(),
+        sync_bytes=sent,
+    )
 
 
 def make_step(trial: Trial, draw: Tree, hooks: Sequence[Hook]) -> StepSums:
@@ -228,6 +238,7 @@ def _finish_period(trial: Trial, done: PeriodSteps, hooks: Sequence[Hook]) -> Ep
         replica_difference=largest_difference_from_first(trial.model.parameters(), worker),
         sync_bytes=done.sync_bytes,
         cpu_cores=usage.cpu_cores,
+        starved_share=done.starved_share,
         resident_bytes=usage.resident_bytes,
         gpu_share=usage.gpu_share,
         enough_timed=float(enough_timed_steps(done.tally.steps, done.timed_steps)),

@@ -37,7 +37,9 @@ from scalestudy.experiments.analysis.measures.usable import (
     undisturbed_step_seconds,
 )
 
-DOUBTFUL = frozenset({"oversubscribed", "shared_node", "resumed", "warm_up_included", "throttled", "shared_gpu"})
+DOUBTFUL = frozenset(
+    {"oversubscribed", "shared_node", "starved", "resumed", "warm_up_included", "throttled", "shared_gpu"}
+)
 """No law is fitted to timings with these flags unless asked."""
 SHORTEST_STEP, LONGEST_STEP = 1e-7, 1e6
 """Limits of a step's seconds. Anything beyond is a damaged record."""

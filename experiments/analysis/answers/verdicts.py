@@ -3,7 +3,8 @@
 Verdicts on the timings themselves (`DOUBTS`) judge all of them. Causes (`CAUSES`) are searched where the recommended
 cell was timed, or, where none is recommended, the cell of the best metric. Where that cell has one worker, they are
 looked for also at the next larger num_gpus at its batch size, which shows why more workers are not recommended. The
-worst of many noisy places would always show some cause.
+worst of many noisy places would always show some cause. Places whose workers were starved show none: what took their
+cores may look like any cause.
 """
 
 import math
@@ -18,15 +19,17 @@ from scalestudy.experiments.analysis.measures.intervals import Scatter
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, present
 from scalestudy.experiments.analysis.measures.units import flag_verdict_words, metric_of
 from scalestudy.experiments.analysis.measures.usable import PHASES
+from scalestudy.experiments.plan.timing_runs import STARVED
 
 DATA_SHARE = 0.15
 SYNC_SHARE = 0.15
 SMALL_BATCH_RATIO = 1.25
+CONTENTION_RATIO = 1.25
 FIXED_SHARE = 0.5
 STRAGGLER_RATIO = 1.15
 UNSTEADINESS = 0.2
-SURE = 0.94
-"""Level of the intervals. At 90 %, with so many figures judged, a healthy study gets a verdict too often."""
+SURE = 0.96
+"""Level of the intervals. At 94 %, with so many figures judged, 6 % of healthy studies get a verdict (20 % noise)."""
 SHARDED_HALFWAY = 0.5
 """Above this point between falling with the workers and staying constant, steps count as not falling."""
 Verdict = dict[str, Any]
@@ -81,6 +84,16 @@ class Case:
             efficiency=efficiency,
             in_steps=in_steps,
         )
+
+    @property
+    def searched(self) -> list[Row]:
+        """The places at which a cause may be named."""
+        return [row for row in self.places if STARVED not in row["flags"]]
+
+    @property
+    def compared(self) -> list[Row]:
+        """The rows that a place may be compared with: those that no flag puts in doubt, or all if there are none."""
+        return _sound(self.rows) or [row for row in self.rows if STARVED not in row["flags"]]
 
     def above(
         self,
@@ -167,7 +180,7 @@ def _by_flag(rows: Sequence[Row], flag: str, cause: str, remedy: str) -> Verdict
 
 def unsteady(case: Case) -> Verdict | None:
     """Find runs of the same steps that scatter by more than 20 %, over all places that no flag explains."""
-    explained = {"shared_node", "shared_gpu", "throttled"}
+    explained = {"shared_node", STARVED, "shared_gpu", "throttled"}
     scatters = {row["label"]: row["scatter"]["seconds"] for row in case.rows if not explained & set(row["flags"])}
     pooled = Scatter.pooled(scatters.values())
     if pooled is None or pooled.least(SURE) <= UNSTEADINESS:
@@ -190,8 +203,7 @@ def not_sharded(case: Case) -> Verdict | None:
     groups: dict[str, list[Row]] = {}
     for row in case.rows:
         if row.get("steps") and not case.in_steps:
-            alike = f"{row['per_worker_batch']:g} {_alike(row)}"
-            groups.setdefault(alike, []).append(row)
+            groups.setdefault(_share(row), []).append(row)
     evidence: dict[str, float] = {}
     for group in groups.values():
         few = min(group, key=lambda row: row["params"]["num_gpus"])
@@ -213,7 +225,7 @@ def not_sharded(case: Case) -> Verdict | None:
 
 def straggler(case: Case) -> Verdict | None:
     """Find a slowest worker whose compute exceeds 1.15 × the median worker's."""
-    several = {row["label"]: row["straggler_ratio"] for row in case.places if row["params"]["num_gpus"] > 1}
+    several = {row["label"]: row["straggler_ratio"] for row in case.searched if row["params"]["num_gpus"] > 1}
     evidence = case.above(several, STRAGGLER_RATIO, "straggler_ratio")
     if not evidence:
         return None
@@ -228,7 +240,7 @@ def straggler(case: Case) -> Verdict | None:
 
 def data_wait(case: Case) -> Verdict | None:
     """Find places where exposed wait for data takes more than 15 % of a step."""
-    evidence = case.above({row["label"]: phase_share(row, "data") for row in case.places}, DATA_SHARE, "data")
+    evidence = case.above({row["label"]: phase_share(row, "data") for row in case.searched}, DATA_SHARE, "data")
     if not evidence:
         return None
     label, share = _first(evidence)
@@ -239,7 +251,7 @@ def data_wait(case: Case) -> Verdict | None:
 
 def allreduce(case: Case) -> Verdict | None:
     """Find places of several workers where exposed gradient synchronisation takes more than 15 % of a step."""
-    several = [row for row in case.places if row["params"]["num_gpus"] > 1]
+    several = [row for row in case.searched if row["params"]["num_gpus"] > 1]
     shares = {row["label"]: phase_share(row, "gradient_sync") for row in several}
     evidence = case.above(shares, SYNC_SHARE, "gradient_sync")
     if not evidence:
@@ -262,23 +274,20 @@ def allreduce(case: Case) -> Verdict | None:
 def small_batch_per_worker(case: Case) -> Verdict | None:
     """Find places where a worker's batch is small.
 
-    Its seconds per example at m = B/K exceed 1.25 × those at the largest m of the same other settings.
+    Its seconds per example at m = B/K exceed 1.25 × those at the largest m of as many workers and the same other
+    settings. Fewer workers share the machine with fewer, which is another cause (`contention`).
     """
     largest: dict[str, Row] = {}
-    for row in sorted(_sound(case.rows) or case.rows, key=lambda row: row["per_worker_batch"]):
+    for row in sorted(case.compared, key=lambda row: row["per_worker_batch"]):
         if _seconds_per_example(row):
-            largest[_alike(row)] = row
+            largest[key_of(row["params"], ("batch_size",))] = row
     compared = {
         row["label"]: most
-        for row in case.places
-        if _seconds_per_example(row)
-        and (most := largest.get(_alike(row))) is not None
+        for row in case.searched
+        if (most := largest.get(key_of(row["params"], ("batch_size",)))) is not None
         and row["per_worker_batch"] < most["per_worker_batch"]
     }
-    ratios: dict[str, float | None] = {
-        label: _seconds_per_example(case.row(label)) / _seconds_per_example(most) for label, most in compared.items()
-    }
-    evidence = case.above(ratios, SMALL_BATCH_RATIO, "forward_backward", compared)
+    evidence = _dearer(case, compared, SMALL_BATCH_RATIO)
     if not evidence:
         return None
     label, ratio = _first(evidence)
@@ -299,10 +308,51 @@ def small_batch_per_worker(case: Case) -> Verdict | None:
     return _verdict("small_batch_per_worker", words, remedy, SMALL_BATCH_RATIO, evidence)
 
 
+def contention(case: Case) -> Verdict | None:
+    """Find places where a worker's share of the batch takes longer to compute because there are more workers.
+
+    Its seconds of forward and backward, which hold no exposed wait, exceed 1.25 × those of the same share with the
+    fewest workers that were timed with it, all other settings equal. These are the slowest worker's, so a straggler
+    explains them.
+    """
+    one_is_slow = (straggler(case) or {"evidence": {}})["evidence"]
+    fewest: dict[str, Row] = {}
+    for row in sorted(case.compared, key=lambda row: -int(row["params"]["num_gpus"])):
+        if _seconds_per_example(row):
+            fewest[_share(row)] = row
+    compared = {
+        row["label"]: few
+        for row in case.searched
+        if row["label"] not in one_is_slow
+        and (few := fewest.get(_share(row))) is not None
+        and few["params"]["num_gpus"] < row["params"]["num_gpus"]
+    }
+    evidence = _dearer(case, compared, CONTENTION_RATIO)
+    if not evidence:
+        return None
+    label, ratio = _first(evidence)
+    row, few = case.row(label), compared[label]
+    words = (
+        f"The same share costs more with more workers: {row['per_worker_batch']:g} examples a worker take {ratio:.2f}× "
+        f"as long to compute with {row['params']['num_gpus']} workers ({case.where(label)}) as with "
+        f"{few['params']['num_gpus']} (threshold {CONTENTION_RATIO}×)."
+    )
+    remedy = "Workers share memory, caches, cores or heat: spread them over machines, or use fewer on each."
+    return _verdict("contention", words, remedy, CONTENTION_RATIO, evidence)
+
+
+def _dearer(case: Case, compared: Mapping[str, Row], threshold: float) -> dict[str, float]:
+    """Return the places whose seconds per example are above a threshold × those of the row they are compared with."""
+    ratios: dict[str, float | None] = {
+        label: _seconds_per_example(case.row(label)) / _seconds_per_example(other) for label, other in compared.items()
+    }
+    return case.above(ratios, threshold, "forward_backward", compared)
+
+
 def fixed_cost(case: Case) -> Verdict | None:
     """Find an alpha_c above 50 % of T_grad, and by its interval above 25 %, if the law of a step's time knows it."""
     evidence = {}
-    for row in case.places:
+    for row in case.searched:
         law = RowLaw.of(case.throughput, row)
         if law is not None and law.least_fixed is not None:
             share = law.fixed_share(row["per_worker_batch"])
@@ -343,9 +393,9 @@ def _seconds_per_example(row: Row) -> float:
     return float(row["seconds_per_example"]["value"] or 0.0)
 
 
-def _alike(row: Row) -> str:
-    """Return what rows share that differ only in a worker's part of the batch."""
-    return key_of(row["params"], ("num_gpus", "batch_size"))
+def _share(row: Row) -> str:
+    """Return what rows have in common that differ only in their workers, each with the same share of the batch."""
+    return f"{row['per_worker_batch']:g} {key_of(row['params'], ('num_gpus', 'batch_size'))}"
 
 
 def _verdict(cause: str, words: str, remedy: str, threshold: float | None, evidence: dict[str, float]) -> Verdict:
@@ -369,4 +419,4 @@ def _largest_first(evidence: Mapping[str, float]) -> dict[str, float]:
 
 
 DOUBTS: tuple[Rule, ...] = (oversubscribed, disturbed, unsteady, not_sharded)
-CAUSES: tuple[Rule, ...] = (straggler, data_wait, allreduce, small_batch_per_worker, fixed_cost)
+CAUSES: tuple[Rule, ...] = (straggler, data_wait, allreduce, small_batch_per_worker, contention, fixed_cost)

@@ -15,7 +15,16 @@ from typing import Any
 
 from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.parts import Figure, Row, median, missing, positive, present, spread
+from scalestudy.experiments.analysis.measures.parts import (
+    Figure,
+    Row,
+    finite,
+    median,
+    missing,
+    positive,
+    present,
+    spread,
+)
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.analysis.measures.usable import (
     COUNTED,
@@ -45,10 +54,10 @@ from scalestudy.experiments.analysis.measures.usable import (
     without_timing_runs,
 )
 from scalestudy.experiments.plan.plan import Plan, cell_of, label
-from scalestudy.experiments.plan.timing_runs import DISTURBED, step_key
+from scalestudy.experiments.plan.timing_runs import DISTURBED, STARVED, step_key
 from scalestudy.experiments.spec.search_space import Factorised
 
-OF_TIMINGS = frozenset({"shared_node", "warm_up_included", "throttled", "shared_gpu"})
+OF_TIMINGS = frozenset({"shared_node", STARVED, "warm_up_included", "throttled", "shared_gpu"})
 """Flags that concern only a trial's timings."""
 WARMING_UP = "its trials were stopped at their first evaluation, before which they warmed up"
 NO_TIMES = "its trials have recorded no time"
@@ -56,6 +65,7 @@ NO_TIMING_RUN = "no timing run of its num_gpus and batch_size ended well"
 FLAG_WORDS: Mapping[str, str] = {
     "oversubscribed": "more threads than cores",
     "shared_node": "other work ran on the same node",
+    STARVED: "other work, or a limit on CPUs, took cores from its workers{}",
     "resumed": "resumed from a checkpoint",
     "warm_up_included": "too few steps to leave the warm-up out",
     "throttled": "heat or too little power held a GPU's clocks down",
@@ -136,6 +146,14 @@ class Cell:
         if self.timings:
             flags = (flags - OF_TIMINGS) | {flag for timing in self.timings for flag in timing.get("flags") or ()}
         return sorted(flags)
+
+    @property
+    def starved_share(self) -> float | None:
+        """The share of their computing time in which the most starved of the trials that are timed had no core."""
+        starved = [trial for trial in self.timings or self.own if STARVED in (trial.get("flags") or ())]
+        shares = [[finite(epoch.get("starved_share")) for epoch in epochs_of(trial)] for trial in starved]
+        medians = [median([share for share in each if share is not None]) for each in shares]
+        return max((share for share in medians if share is not None), default=None)
 
     @property
     def undisturbed_epoch_seconds(self) -> float | None:
@@ -236,7 +254,7 @@ def _factorised(cell: Cell, parts: Factorised, members: Mapping[str, Sequence[Tr
         return cell
     if not cell.counted:
         return infer(cell, members.get(key_of({**cell.params, "num_gpus": parts.train_on}), ()))
-    disturbed = any(DISTURBED in (trial.get("flags") or ()) for trial in cell.trials)
+    disturbed = any({DISTURBED, STARVED} & set(trial.get("flags") or ()) for trial in cell.trials)
     return cell if disturbed else replace(cell, timings=())  # what was measured stands
 
 
@@ -267,7 +285,7 @@ def cell_row(cell: Cell) -> dict[str, Any]:
     factorised if the cell is inferred. nodes, if there are several, counts the nodes of the workers that were timed.
     details holds what training picked by itself, if it picked anything. stopped_after lists the epochs of each trial
     that was cut, early or at its target: its last metric is no whole training's. repeats has epoch_seconds and
-    samples_per_second over single epochs.
+    samples_per_second over single epochs. starved_share, if the cell has the flag, is the cell's.
     """
     untimed, metric = why_untimed(cell), cell.metric
     picked: dict[str, dict[str, Any]] = {}
@@ -286,6 +304,7 @@ def cell_row(cell: Cell) -> dict[str, Any]:
         **worker_device(cell.trials),
         **({"nodes": cell.nodes} if cell.nodes > 1 else {}),
         "flags": cell.flags,
+        **({"starved_share": cell.starved_share} if STARVED in cell.flags else {}),
         "stopped_after": sorted(len(epochs_of(trial)) for trial in cell.with_status(CUT)),
         **({"details": details} if details else {}),
     }
@@ -413,8 +432,11 @@ def seed_caveat(rows: Sequence[Row], metric: StudyMetric, *, brief: bool = False
 def flag_caveats(rows: Sequence[Row]) -> dict[str, str]:
     """Return, by flag, a sentence about the cells that carry it."""
     flagged = Counter(flag for row in rows for flag in row["flags"])
+    most = max((found for row in rows if (found := row.get("starved_share")) is not None), default=None)
+    share = "" if most is None else f", up to {most:.0%} of their computing time"
+    words = {**FLAG_WORDS, STARVED: FLAG_WORDS[STARVED].format(share)}
     return {
-        flag: f"Marked {flag} ({FLAG_WORDS.get(flag, 'see the trials')}): {plural(count, 'cell')} of {len(rows)}."
+        flag: f"Marked {flag} ({words.get(flag, 'see the trials')}): {plural(count, 'cell')} of {len(rows)}."
         for flag, count in sorted(flagged.items())
     }
 

@@ -170,8 +170,11 @@ def test_epoch_metrics_leave_out_what_was_not_measured() -> None:
 
 def test_what_the_workers_take_of_their_machines() -> None:
     """Cores and memory of all together, the GPUs' mean; what one rank has not measured is not there."""
-    busy = dataclasses.replace(FAST, cpu_cores=0.75, resident_bytes=3e8, gpu_share=0.5)
-    record = reduce(busy, dataclasses.replace(busy, cpu_cores=0.5, gpu_share=1.0))
+    busy = dataclasses.replace(FAST, cpu_cores=0.75, starved_share=0.1, resident_bytes=3e8, gpu_share=0.5)
+    record = reduce(busy, dataclasses.replace(busy, cpu_cores=0.5, starved_share=0.4, gpu_share=1.0))
+    assert record.starved_share == 0.4, "a step waits for the worker that has its core the least"
+    assert EpochRecord.from_dict(record.to_dict()).starved_share == 0.4
+    assert reduce(busy, FAST).starved_share is None
     assert (record.cpu_cores, record.resident_bytes, record.gpu_share) == (1.25, 6e8, 0.75)
     assert epoch_metrics(record)["system/resident_bytes"] == 6e8
     assert not any(name.startswith("system/") for name in epoch_metrics(reduce(busy, FAST)))

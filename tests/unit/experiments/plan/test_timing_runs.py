@@ -67,7 +67,7 @@ def test_a_timing_trial_trains_some_sixty_steps_and_nothing_else_changes():
 
 def test_what_was_not_disturbed_is_not_timed_again():
     assert timings_of(flags={}) == []
-    assert timings_of(flags={"*": ["oversubscribed", "resumed"]}) == []
+    assert timings_of(flags={"*": ["oversubscribed", "resumed", "starved"]}) == []
     one = timings_of(flags={"workers=2 batch=32 lr=0.2 seed=1": ["shared_node"]})
     assert [trial.name for trial in one] == ["timing workers=2 batch=32"] * 2
 

@@ -194,6 +194,9 @@ def test_where_nothing_is_found_the_page_says_where_it_was_looked_for(summary):
     assert no_verdict(summary).startswith(f"Where {label} was timed no threshold")
     none = {**summary, "recommendation": {"choice": {"value": None, "why": "-"}}}
     assert no_verdict(none) == "No cell is recommended, so no cause was looked for."
+    rows = [{**row, "flags": ["starved"] if label in row["cells"] else []} for row in summary["timings"]]
+    starved = no_verdict({**summary, "timings": rows})
+    assert starved == f"The workers of {label} were starved, so its timings name no cause."
 
 
 def test_the_most_accurate_is_marked_for_every_num_gpus_that_learns_alike():

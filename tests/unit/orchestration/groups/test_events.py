@@ -163,7 +163,10 @@ records = st.builds(
     replica_max_diff=FINITE,
     sync_bytes=st.integers(0, 2**40),
     learning_rate=FINITE,
-    **{name: st.none() | FINITE for name in ("grad_sq_norm", "grad_trace_cov", "straggler_ratio", "gpu_share")},
+    **{
+        name: st.none() | FINITE
+        for name in ("grad_sq_norm", "grad_trace_cov", "straggler_ratio", "starved_share", "gpu_share")
+    },
 )
 plans = st.builds(
     TrialPlan, trial_id=st.text(), params=st.dictionaries(st.text(), FINITE), workload=st.just({}), train=st.just({})

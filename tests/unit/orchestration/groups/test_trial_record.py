@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ from scalestudy.orchestration.groups.events import (
     from_plain,
     to_plain,
 )
-from scalestudy.orchestration.groups.trial_record import TrialRecord, worker_flags
+from scalestudy.orchestration.groups.trial_record import TrialRecord, epoch_flags, worker_flags
 from scalestudy.orchestration.tracking.entries import Recorded
 from scalestudy.orchestration.tracking.recorder import History
 from scalestudy.training.gpu_state import GpuState
@@ -128,6 +129,33 @@ def test_a_trial_that_never_got_workers_has_a_line_too():
     assert ended.wall_seconds == 0
     assert ended.startup_seconds is None
     assert ended.world == World()
+
+
+@pytest.mark.parametrize(
+    ("shares", "flags"),
+    [
+        ([0.21], {"starved"}),
+        ([0.2], set()),
+        ([0.9, 0.1, 0.1], set()),  # others began or ended meanwhile
+        ([0.0, 0.3, 0.5], {"starved"}),
+        ([None, None], set()),  # on GPUs, or the system does not count it
+        ([None, 0.3], {"starved"}),
+        ([], set()),
+    ],
+)
+def test_a_trial_is_starved_in_its_median_epoch(shares, flags):
+    epochs = [epoch_of(number, starved_share=share) for number, share in enumerate(shares, 1)]
+    assert epoch_flags(epochs) == flags
+
+
+def test_more_threads_than_cores_starve_themselves():
+    assert epoch_flags([epoch_of(1, starved_share=0.6)], {"oversubscribed"}) == set()
+    record = TrialRecord(flags={"oversubscribed"})
+    record.apply(EpochDone(record=epoch_of(1, starved_share=0.6)), 1.0)
+    assert end(record).flags == ("oversubscribed",)
+    other = TrialRecord(flags={"shared_node"})
+    other.apply(EpochDone(record=epoch_of(1, starved_share=0.6)), 1.0)
+    assert end(other).flags == ("shared_node", "starved")
 
 
 def test_a_rate_that_no_epoch_has_is_flagged():

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +19,7 @@ from scalestudy.training.distributed import Worker
 from scalestudy.training.loop import measures
 from scalestudy.training.loop.measures import (
     PhaseTimer,
+    RunDelay,
     Stopwatch,
     UsageMeter,
     enough_timed_steps,
@@ -146,6 +152,62 @@ def test_phases_share_out_the_epochs_seconds(steps: int, clock: Clock) -> None:
     assert not parameter._backward_hooks
 
 
+def timed(clock: Clock, delays: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> PhaseTimer:
+    """Two steps, of which the second is sampled: 1 s a phase, and so much of it without a core."""
+    delayed = 0.0
+    monkeypatch.setattr(RunDelay, "seconds", lambda _: delayed)
+    timer = PhaseTimer(CPU, [], 2)
+    for step in range(2):
+        timer.step_starts(step)
+        for phase in ("optimizer", "data", "forward_backward", "gradient_sync", "optimizer", "gradient_sync"):
+            clock.now += 1
+            delayed += delays.get(phase, 0.0) if step else 0.9
+            timer.mark(phase)
+    return timer
+
+
+def test_a_worker_is_starved_in_what_it_computes_alone(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for data and for other workers whether or not it has a core."""
+    waits = {"data": 0.5, "gradient_sync": 0.9}
+    assert timed(clock, waits, monkeypatch).starved_share() == 0
+    # 3 s of computing: 0.75 in forward and backward, 0.375 in each half of the update
+    computes = {"forward_backward": 0.75, "optimizer": 0.375, **waits}
+    assert timed(clock, computes, monkeypatch).starved_share() == 0.5
+
+
+def test_where_the_system_counts_no_delay_nobody_is_starved(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(path: str, flags: int) -> int:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(measures.os, "open", absent)
+    assert math.isnan(RunDelay().seconds())
+    assert math.isnan(timed(clock, {"optimizer": math.nan}, monkeypatch).starved_share())
+    assert math.isnan(PhaseTimer(CPU, [], 10).starved_share()), "no step was sampled"
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="the system does not count it")
+def test_a_thread_that_shares_its_core_lacks_it_and_one_that_sleeps_does_not() -> None:
+    """Three threads of other processes take turns with it on one core: it has a quarter."""
+    cores, others = os.sched_getaffinity(0), []
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+        time.sleep(0.5)
+        meter, started = RunDelay(), time.perf_counter()
+        began = meter.seconds()
+        while time.perf_counter() - started < 0.5:
+            pass
+        busy = meter.seconds() - began
+        assert busy > 0.2
+        time.sleep(0.5)
+        assert meter.seconds() - began - busy < 0.2
+    finally:
+        os.sched_setaffinity(0, cores)
+        for each in others:
+            each.kill()
+            each.wait()
+
+
 def test_an_epoch_without_sampled_steps_has_no_phases() -> None:
     assert sum(PhaseTimer(CPU, [], 10).phase_seconds(1.0).values()) == 0.0
 
@@ -203,6 +265,8 @@ def test_a_training_records_it_each_epoch() -> None:
     assert all(record.cpu_cores and record.cpu_cores > 0 for record in records)
     assert all(record.resident_bytes and record.resident_bytes > 1e7 for record in records)
     assert [record.gpu_share for record in records] == [None, None]
+    if Path("/proc/thread-self/schedstat").exists():
+        assert all(record.starved_share is not None and 0 <= record.starved_share <= 1 for record in records)
 
 
 def sync_bytes(worker: Worker) -> list[int]:

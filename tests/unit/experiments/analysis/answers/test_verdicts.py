@@ -31,8 +31,8 @@ def test_a_healthy_study_has_none():
 
 
 # a step of 32 examples on one worker takes 0.032 s, on two 0.016 s; summing is sync/(sync + 0.016 + 0.0001) of two
-# workers' step: 15 % at 0.002841. Seconds per example: 0.001 + f/16 at m = 16, 0.001 + f/256 at m = 256; the ratio is
-# 1.25 at f = 0.004340
+# workers' step: 15 % at 0.002841. Seconds per example: 0.001 + f/16 at m = 16, 0.001 + f/128 at m = 128, the largest of
+# two workers; the ratio is 1.25 at f = 0.004741
 @pytest.mark.parametrize(
     ("changes", "cause"),
     [
@@ -44,8 +44,8 @@ def test_a_healthy_study_has_none():
         ({"fixed": 0.03}, ["small_batch_per_worker", "fixed_cost"]),  # two sides of one thing
         ({"sync": 0.00283}, []),
         ({"sync": 0.00285}, ["allreduce"]),
-        ({"fixed": 0.00430}, []),
-        ({"fixed": 0.00438}, ["small_batch_per_worker"]),
+        ({"fixed": 0.00470}, []),
+        ({"fixed": 0.00478}, ["small_batch_per_worker"]),
     ],
 )
 def test_each_cause_is_found_alone(changes, cause):
@@ -282,16 +282,71 @@ def test_disturbed_timings_of_the_recommended_cell_are_a_caveat_on_the_choice():
 def test_what_flagged_timings_show_says_so():
     """The largest size is oversubscribed, and four times as slow."""
     rows = summary_of(
-        "name: x\nsweep: {num_gpus: [1, 2, 4], batch_size: [256]}",
+        "name: x\nsweep: {num_gpus: [1, 2, 4], batch_size: [64, 256]}",
         Law(**{**GOOD, "sync": 1e-5}),
         flags={"workers=4 batch=256 lr=0.1 seed=0": ["oversubscribed"]},
         change=lambda trial: trial["params"]["num_gpus"] == 4 and slow_down(trial, 4),
     )["timings"]
     found = {verdict["cause"]: verdict for verdict in verdicts(Case.of(rows, choosing(rows, "workers=4 batch=256")))}
-    assert list(found) == ["oversubscribed", "small_batch_per_worker"]
-    assert found["small_batch_per_worker"]["words"].endswith("These timings are marked oversubscribed.")
+    assert list(found) == ["oversubscribed", "contention"]
+    assert found["contention"]["words"].endswith("These timings are marked oversubscribed.")
     sound = verdicts(Case.of(rows, choosing(rows, "workers=2 batch=256")))
     assert [verdict["cause"] for verdict in sound] == ["oversubscribed"]
+
+
+CROWDED = "name: x\nsweep: {num_gpus: [1, 2, 4], batch_size: [32, 64, 128]}"
+
+
+def crowded(factor, straggler=1.0):
+    """Verdicts at four workers, whose computing takes so many times as long as with fewer at the same share."""
+
+    def change(trial):
+        if trial["params"]["num_gpus"] == 4:
+            for epoch in trial["epochs"]:
+                epoch["phases"]["forward_backward"] *= factor
+                epoch["straggler_ratio"] = straggler
+
+    rows = summary_of(CROWDED, Law(**{**GOOD, "sync": 1e-5}), change=change)["timings"]
+    return {verdict["cause"]: verdict for verdict in verdicts(Case.of(rows, choosing(rows, "workers=4 batch=128")))}
+
+
+def test_the_same_share_that_costs_more_with_more_workers_is_a_cause_of_its_own():
+    assert crowded(1.24) == {}
+    [(cause, found)] = crowded(1.3).items()
+    assert cause == "contention", "and no small batch: four workers had no larger one"
+    assert found["evidence"] == {"workers=4 batch=128": pytest.approx(1.3)}
+    assert found["words"] == (
+        "The same share costs more with more workers: 32 examples a worker take 1.30× as long to compute with 4 "
+        "workers (workers=4 batch=128) as with 1 (threshold 1.25×)."
+    )
+
+
+def test_a_straggler_is_no_contention():
+    assert list(crowded(1.3, straggler=1.3)) == ["straggler"]
+
+
+def test_waits_for_others_are_no_contention():
+    rows = summary_of(CROWDED, Law(**{**GOOD, "sync": 0.1}))["timings"]
+    found = verdicts(Case.of(rows, choosing(rows, "workers=4 batch=128")))
+    assert [verdict["cause"] for verdict in found] == ["allreduce"]
+
+
+def test_no_cause_is_named_from_starved_timings():
+    slow = Law(**{**GOOD, "sync": 0.01})
+    starved = {f"workers=2 batch={batch} lr=0.1 seed=0": ["starved"] for batch in (32, 256)}
+    assert [verdict["cause"] for verdict in summary_of(TEXT, slow)["verdicts"]] == ["allreduce"]
+    assert summary_of(TEXT, slow, flags=starved)["verdicts"] == []
+    assert summary_of(TEXT, slow, flags={"*": ["starved"]})["verdicts"] == []
+
+
+def test_nothing_is_compared_with_starved_timings():
+    """One example at the smallest share costs less than all others, which are starved."""
+    rows = summary_of(
+        "name: x\nsweep: {num_gpus: [2], batch_size: [32, 256]}",
+        Law(**{**GOOD, "fixed": 0.03}),
+        flags={"workers=2 batch=256 lr=0.1 seed=0": ["starved"], "workers=2 batch=32 lr=0.1 seed=0": ["resumed"]},
+    )["timings"]
+    assert verdicts(Case.of(rows, choosing(rows, "workers=2 batch=32"))) == []
 
 
 def test_the_next_larger_size_explains_why_one_worker_is_recommended():

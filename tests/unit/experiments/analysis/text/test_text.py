@@ -199,7 +199,7 @@ sweep: {num_gpus: [1, 2, 4], batch_size: [32, 128], learning_rate: [0.1, 0.2], s
 
 def warned():
     """Title and summary of each case of what to know of a study, beside what holds of the small one."""
-    for flag in ("shared_node", "shared_gpu", "throttled"):
+    for flag in ("shared_node", "starved", "shared_gpu", "throttled"):
         yield flag, summary_of(SMALL, flags={"workers=2 batch=32 lr=0.1 seed=0": [flag]})
     yield "some trainings stopped early", summary_of(SMALL, change=lambda trial: cut(trial, "stopped"))
     yield "some trainings stopped at the target", summary_of(SMALL, change=lambda trial: cut(trial, "at_target"))

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.recommendation import ROLES, choose
 from scalestudy.experiments.analysis.answers.target_times import TargetTimes, times_to
 from scalestudy.experiments.analysis.measures.cells import Cell
@@ -63,7 +64,7 @@ def _within(value: float, low: float, high: float) -> bool:
 
 def explorer_data(
     spec: StudySpec,
-    cells: Sequence[Cell],
+    posterior: Posterior,
     summary: Summary,
     by_target: Mapping[float, TargetTimes],
     *,
@@ -78,11 +79,11 @@ def explorer_data(
     runs_page: of the study's experiment in MLflow. cells: see `_cell_columns`. timings: speed-up by size. targets: see
     `_answer`. runs: that page, and a filter for each cell; null without a page.
     """
-    metric = metric_of(summary["study"])
+    metric, cells = metric_of(summary["study"]), posterior.cells
     targets = metric.easiest_first(dict.fromkeys(spec.targets.accuracy))
     if more_targets:
         targets = slider_targets(metric, spec.targets.accuracy, cells)
-    more = times_to(spec, cells, [each for each in targets if each not in by_target], spec.targets.price_per_gpu_hour)
+    more = times_to(posterior, [each for each in targets if each not in by_target], spec.targets.price_per_gpu_hour)
     place = {row["label"]: number for number, row in enumerate(summary["cells"])}
     answers = [_answer(spec, cells, summary, {**by_target, **more}[target], place) for target in targets]
     study_id = summary["study"]["study_id"]

@@ -1,6 +1,6 @@
 """The choice: the fastest cell, the cheapest, and the one to recommend, with caveats.
 
-Times are estimates from all cells together (`estimates`). The fastest cell has the least time. The recommended cell is
+Times are estimates from all cells together (`posterior`). The fastest cell has the least time. The recommended cell is
 the cheapest that is almost certainly within a tolerance of the fastest: 90 % over all cells at once, since the cheapest
 of several that each seem near enough is often one that only seems so (docs/formulas.md §6).
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from scalestudy.experiments.analysis.answers.caveats import batch_edges, caveats_of, rate_edges
-from scalestudy.experiments.analysis.answers.efficiency import learns_alike
+from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.refusals import why_none
 from scalestudy.experiments.analysis.answers.target_times import Option, Ratios, TargetTimes, pareto, times_to
 from scalestudy.experiments.analysis.measures.cells import (
@@ -32,6 +32,7 @@ from scalestudy.experiments.analysis.measures.intervals import (
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, missing, present
 from scalestudy.experiments.analysis.measures.scaling import STRONG, timing_rows
+from scalestudy.experiments.analysis.measures.trainings import learns_alike
 from scalestudy.experiments.analysis.measures.usable import Trial, final_value, train_seconds
 from scalestudy.experiments.plan.plan import Plan, cell_of
 from scalestudy.experiments.plan.plan import label as label_of
@@ -86,7 +87,7 @@ def recommend(
     cells = gather(plan, trials, metric)
     wanted = (accuracy,) if accuracy is not None else spec.targets.accuracy
     price = spec.targets.price_per_gpu_hour if price is None else price
-    by_target = times_to(spec, cells, wanted, price)
+    by_target = times_to(Posterior(spec, cells), wanted, price)
     rows = [cell_row(cell) for cell in cells]
     timings = timing_rows(cells, {row["label"]: row["epoch_seconds"] for row in rows})
     return choose(spec, cells, rows, timings, by_target, max_gpus=max_gpus, tolerance=tolerance, by=by)

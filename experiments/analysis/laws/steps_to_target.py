@@ -1,0 +1,346 @@
+"""Steps to a target over batch sizes, rates and workers: one law, and the draws of all that is asked of it.
+
+log S = log S_min + log(1 + B_crit/B) + c · (log2 η - log2 η* - p · log2 B)² + d · log2 num_gpus. The first two terms
+are the law of batch sizes (docs/formulas.md §3; McCandlish et al. 2018, arXiv 1812.06162, section 2.3), p is the rule
+of the best rate (§2), c its curvature. d is 0 where num_gpus changes nothing. Cells deviate from the law (`shrinkage`).
+
+Draws are made in two steps. The law is made linear near each of its modes, which gives a proposal of the constants, and
+the grid of standard deviations. Each draw is then weighted by its exact density over that of the proposal (importance
+sampling; Owen 2013, Monte Carlo theory, methods and examples, section 9.2).
+
+Shapes: n trainings, c places, k draws, t constants.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy import linalg, optimize, special
+
+from scalestudy.experiments.analysis.laws.shrinkage import (
+    Deviations,
+    LinearLaw,
+    Places,
+    Point,
+    Shrunk,
+    Vector,
+    shrink,
+)
+
+DRAWS = 2000
+LIKELY_RULE, LIKELY_CURVATURE = 0.4, 0.17
+"""p, and c in squared octaves, before anything is measured: between a constant and a linear rate; four times the best
+rate, or a quarter of it, takes twice as many steps."""
+BEFOREHAND = np.array([5.0, 3.0, 0.6, 2.5, 0.4, 0.3])
+"""Standard deviations of log S_min, log2 B_crit, log c, log2 η*, p and the effect of a doubling of num_gpus, before
+anything is measured, about the middle of what was tried."""
+LEVEL, CRITICAL, CURVATURE, BEST, RULE, DOUBLING = range(6)
+SCATTER = 0.1
+"""Standard deviation of log S that finds where the law is made linear."""
+ROUNDS = 4
+"""How often the arrivals that are known by their interval alone are replaced by values of the same effect."""
+TAILS = 5
+"""Degrees of freedom of the proposal."""
+LEAST_DRAWS, MORE = 400.0, 4
+"""So many equally weighted draws the weighted ones have to be worth, or more times as many are made."""
+NO_WORD = 1e6
+"""Variance of an arrival that says nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrivals:
+    """What trainings say about log S: each lies in an interval by a chance, else above it."""
+
+    places: Places  # (n,), the place of each
+    seeds: Places | None  # (n,), from 0 on; None: seeds share nothing
+    low: Vector  # (n,), the log steps of the last evaluation before the target; -inf where there was none
+    high: Vector  # (n,), of the evaluation that met it; inf where none did
+    chance: Vector  # (n,), of lying between them
+    values: Vector  # (n,), an estimate between them, NaN where the interval is all that is known
+    extra: Vector  # (n,), variance of the estimate beside the scatter of seeds
+
+    def seen(self, middle: Vector, scatter: float) -> tuple[Vector, Vector]:
+        """Return values, and variances beside the scatter, that say the same as the intervals near these means (n,).
+
+        They have the first two derivatives of the intervals' log likelihood there.
+        """
+        with np.errstate(invalid="ignore"):
+            off = np.clip(middle, self.low - FURTHEST * scatter, self.high + FURTHEST * scatter)
+        ends = [(self.low - off) / scatter, (self.high - off) / scatter]
+        parts = [_normal_between(ends[0], ends[1]), _normal_between(ends[1], np.full(len(off), np.inf))]
+        weights = [self.chance * parts[0][0], (1 - self.chance) * parts[1][0]]
+        whole = np.maximum(weights[0] + weights[1], np.finfo(float).tiny)
+        mean = (weights[0] * parts[0][1] + weights[1] * parts[1][1]) / whole
+        square = (weights[0] * parts[0][2] + weights[1] * parts[1][2]) / whole
+        variance = np.clip(square - mean**2, 1e-9, 1 - 1e-9)
+        extra = np.minimum(scatter**2 * variance / (1 - variance), NO_WORD)
+        values = off + extra / scatter * mean / variance
+        known = np.isfinite(self.values)
+        return np.where(known, self.values, values), np.where(known, self.extra, extra)
+
+
+def _normal_between(low: Vector, high: Vector) -> tuple[Vector, Vector, Vector]:
+    """Return the probability between two limits of a standard normal value, and there its mean and mean square."""
+    flipped = low > 0  # the lower tail has more digits
+    first, last = np.where(flipped, -high, low), np.where(flipped, -low, high)
+    chance = np.maximum(special.ndtr(last) - special.ndtr(first), np.finfo(float).tiny)
+    density = [np.exp(-(end**2) / 2) / math.sqrt(2 * math.pi) for end in (first, last)]
+    mean = (density[0] - density[1]) / chance
+    bounded = [np.where(np.isfinite(end), end, 0.0) for end in (first, last)]
+    square = 1 + (bounded[0] * density[0] - bounded[1] * density[1]) / chance
+    return chance, np.where(flipped, -mean, mean), square
+
+
+FURTHEST = 6.0
+"""Standard deviations from an interval at which its likelihood is still told from zero."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Law:
+    """The law over places, about their middle."""
+
+    middle: Vector  # (3,), of log2 of batch size, rate and num_gpus
+    usual: Vector  # (t,), the constants before anything is measured
+    free: Places  # (f,), the constants that are not as usual
+    exact: int  # how many of these, the first ones, the law is linear in
+    tuned: bool
+    """Whether each batch size was trained at its best rate, so that the rate does not matter."""
+
+    def values(self, octaves: Vector, constants: Vector) -> Vector:
+        """Return log S (…, c) for constants (…, t). octaves: log2 of batch size, rate and num_gpus (c, 3)."""
+        batch, rate, workers = (octaves - self.middle).T
+        level, critical, curvature, best, rule, doubling = (constants[..., [place]] for place in range(6))
+        found = level + np.logaddexp(0.0, math.log(2) * (critical - batch)) + doubling * workers
+        if self.tuned:
+            return np.asarray(found)
+        return np.asarray(found + np.exp(curvature) * (rate - best - rule * batch) ** 2)
+
+    def with_free(self, constants: Vector) -> Vector:
+        """Return all constants (…, t) from the free ones (…, f)."""
+        found = np.broadcast_to(self.usual, (*constants.shape[:-1], len(self.usual))).copy()
+        found[..., self.free] = constants
+        return found
+
+    def near(self, octaves: Vector, constants: Vector) -> LinearLaw:
+        """Make the law linear near these constants (t,)."""
+        return LinearLaw.near(
+            lambda free: self.values(octaves, self.with_free(free)),
+            constants[self.free],
+            self.usual[self.free],
+            BEFOREHAND[self.free],
+            self.exact,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsToTarget:
+    """The posterior of the steps to one target: draws of the law's constants, and of the cells about it."""
+
+    law: Law
+    octaves: Vector  # (c, 3), of the places
+    constants: Vector  # (k, t)
+    deviations: Deviations
+    nodes: Vector  # (k, m), what cells have in common
+    spread: Vector  # (k,), standard deviation of the cells about the law
+    mean: Vector  # (c,), log S of the places
+    draws: Vector  # (k, c)
+    scatter: float  # standard deviation of a training about its cell, with its seed's effect
+    worth: float  # how many equally weighted draws the draws are worth
+
+    @cached_property
+    def s_min(self) -> Vector:
+        """S_min in steps (k,), at the middle num_gpus."""
+        return np.exp(self.constants[:, LEVEL])
+
+    @cached_property
+    def b_crit(self) -> Vector:
+        """B_crit in examples (k,)."""
+        return np.asarray(2.0 ** (self.constants[:, CRITICAL] + self.law.middle[0]))
+
+    @property
+    def rule(self) -> Vector:
+        """The exponent p of the best rate over the batch size (k,), of the rates as they were swept."""
+        return np.asarray(self.constants[:, RULE])
+
+    def best_rate(self, examples: float) -> Vector:
+        """Return the best rate of a batch of so many examples (k,)."""
+        away = math.log2(examples) - self.law.middle[0]
+        return np.asarray(2.0 ** (self.law.middle[1] + self.constants[:, BEST] + self.rule * away))
+
+
+def steps_to_target(
+    places: Vector, arrivals: Arrivals, generator: np.random.Generator, *, tuned: bool = False, count: int = DRAWS
+) -> StepsToTarget:
+    """Draw the steps to a target.
+
+    Args:
+        places: (c, 3), batch size, rate and num_gpus of each place, trained at or not; num_gpus is 1 for all where it
+            changes nothing.
+        arrivals: of the trainings; one or more arrived.
+        generator: for the order of the draws, which are the same for the same arrivals.
+        tuned: whether each batch size was trained at its best rate, so that rates don't matter.
+        count: of draws.
+    """
+    octaves = np.log2(places)
+    deviations = Deviations.of_neighbours(octaves)
+    values, extra = _first_values(arrivals)
+    arrived = np.isfinite(arrivals.high)
+    alike = (octaves == octaves[0]).all(axis=0)
+    exact = [LEVEL] if alike[2] else [LEVEL, DOUBLING]
+    law = Law(
+        free=np.array([*exact, CRITICAL, *(() if tuned else (CURVATURE, BEST, RULE))]),
+        exact=len(exact),
+        middle=octaves.mean(axis=0),
+        usual=np.array([float(values[arrived].mean()), 0.0, math.log(LIKELY_CURVATURE), 0.0, LIKELY_RULE, 0.0]),
+        tuned=tuned,
+    )
+    modes = _modes(law, octaves, values[arrived], arrivals.places[arrived])
+    linear = law.near(octaves, modes[0])
+    kept = arrived
+    for _ in range(0 if np.isfinite(arrivals.values).all() else ROUNDS):
+        found = shrink(
+            values[kept],
+            arrivals.places[kept],
+            linear,
+            None if arrivals.seeds is None else arrivals.seeds[kept],
+            extra=extra[kept],
+            deviations=deviations,
+        )
+        values, extra = arrivals.seen(found.mean[arrivals.places], found.scatter)
+        kept = np.full(len(values), True)
+    parts = []
+    for mode in modes:
+        linear = law.near(octaves, mode)
+        parts.append(shrink(values, arrivals.places, linear, arrivals.seeds, extra=extra, deviations=deviations))
+    return _drawn(law, octaves, parts, count, generator)
+
+
+def _first_values(arrivals: Arrivals) -> tuple[Vector, Vector]:
+    """Return the middles of the intervals that have one, the ends of the others."""
+    known = np.isfinite(arrivals.values)
+    low = np.where(np.isfinite(arrivals.low), arrivals.low, arrivals.high)
+    high = np.where(np.isfinite(arrivals.high), arrivals.high, low)
+    return np.where(known, arrivals.values, (low + high) / 2), np.where(known, arrivals.extra, (high - low) ** 2 / 12)
+
+
+def _modes(law: Law, octaves: Vector, values: Vector, places: Places) -> list[Vector]:
+    """Return the constants that fit best, from a small and from a large critical batch; one, if both end there."""
+    measured, counts = np.unique(places, return_counts=True)
+    means = np.bincount(places, values)[measured] / counts
+    weights = np.sqrt(counts) / SCATTER
+
+    def residuals(free: Vector) -> Vector:
+        off = weights * (means - law.values(octaves[measured], law.with_free(free)))
+        return np.concatenate([off, (free - law.usual[law.free]) / BEFOREHAND[law.free]])
+
+    batch = octaves[:, 0] - law.middle[0]
+    starts = [np.where(law.free == CRITICAL, end, law.usual[law.free]) for end in (batch.min(), batch.max())]
+    fits = sorted((optimize.least_squares(residuals, start) for start in starts), key=lambda fit: float(fit.cost))
+    apart = (np.abs(fits[0].x - fits[1].x) > ALIKE * BEFOREHAND[law.free]).any()
+    near = fits if apart and fits[1].cost - fits[0].cost < FAR_WORSE else fits[:1]
+    return [law.with_free(fit.x) for fit in near]
+
+
+ALIKE, FAR_WORSE = 0.05, 10.0
+"""Modes are the same up to so many standard deviations beforehand; one so much less likely is none."""
+
+
+def _drawn(
+    law: Law, octaves: Vector, parts: Sequence[Shrunk], count: int, generator: np.random.Generator
+) -> StepsToTarget:
+    """Draw from the proposals of all modes, and choose among the draws by their weights."""
+    chance = np.random.default_rng(0)
+    for more in (1, MORE):
+        constants, points, weights = _weighted(law, octaves, parts, more * count, chance)
+        worth = float(weights.sum() ** 2 / (weights**2).sum())
+        if worth >= LEAST_DRAWS:
+            break
+    # systematic resampling: a draw is there as often as its weight says, give or take one
+    steps = (np.arange(count) + chance.random()) / count
+    chosen = np.minimum(np.searchsorted(np.cumsum(weights) / weights.sum(), steps), len(weights) - 1)
+    members: dict[int, list[int]] = {}
+    for place in chosen.tolist():
+        members.setdefault(id(points[place]), []).append(place)
+    deviations, apart = parts[0].deviations, parts[0].apart
+    shared = deviations.weights.shape[1]
+    draws, nodes, spread = np.empty((count, len(octaves))), np.empty((count, shared)), np.empty(count)
+    first, made, mean = 0, np.empty((count, len(law.usual))), np.zeros(len(octaves))
+    linear = parts[0].linear[:, :apart]
+    for places in members.values():
+        point, part = points[places[0]], slice(first, first + len(places))
+        offset = next(each.law.offset for each in parts if any(point is other for other in each.points))
+        values = law.values(octaves, constants[places])
+        above = values - offset
+        half, rows = point.given(above, apart)[1], point.rows[:, :apart]
+        likely, both = (
+            linalg.solve_triangular(point.lower[:apart, :apart], each.T, lower=True, trans="T", check_finite=False).T
+            for each in (half, half + chance.standard_normal(half.shape))
+        )
+        sums = point.sums - point.counts * above
+        mean += (values + likely @ linear.T + (sums - likely @ rows.T) / point.precision).sum(axis=0) / count
+        own = (sums - both @ rows.T) / point.precision
+        own += chance.standard_normal(own.shape) / np.sqrt(point.precision)
+        draws[part] = values + both @ linear.T + own
+        nodes[part], spread[part] = both[:, :shared], point.spread
+        made[part] = constants[places]
+        made[part, law.free[: law.exact]] += both[:, apart - law.exact :]
+        first += len(places)
+    mixed = generator.permutation(count)
+    return StepsToTarget(
+        law=law,
+        octaves=octaves,
+        constants=made[mixed],
+        deviations=deviations,
+        nodes=nodes[mixed],
+        spread=spread[mixed],
+        mean=mean,
+        draws=draws[mixed],
+        scatter=float(np.average([part.scatter for part in parts], weights=_shares(parts))),
+        worth=worth,
+    )
+
+
+def _shares(parts: Sequence[Shrunk]) -> Vector:
+    """Return how likely each mode is."""
+    evidence = np.array([part.evidence for part in parts])
+    return np.asarray(special.softmax(evidence))
+
+
+def _weighted(
+    law: Law, octaves: Vector, parts: Sequence[Shrunk], count: int, generator: np.random.Generator
+) -> tuple[Vector, list[Point], Vector]:
+    """Draw constants (count, t) and points of the grid, with weights (count,)."""
+    shares = _shares(parts)
+    proposals: dict[tuple[float, float, float], list[tuple[float, Point]]] = {}
+    for part, share in zip(parts, shares.tolist(), strict=True):
+        for weight, point in zip(part.weights, part.points, strict=True):
+            proposals.setdefault(point.key, []).append((share * weight, point))
+    constants = np.tile(law.usual, (count, 1))
+    points: list[Point] = []
+    weights = np.empty(count)
+    bent, apart, first = law.free[law.exact :], parts[0].apart, 0
+    for part, share in zip(parts, generator.multinomial(count, shares).tolist(), strict=True):
+        for point, drawn in part.shares(share, generator):
+            many = drawn.stop - drawn.start
+            place = slice(first, first + many)
+            lower = point.lower[apart:, apart:]
+            wide = np.sqrt(TAILS / generator.chisquare(TAILS, many))
+            chance = generator.standard_normal((len(lower), many)) * wide
+            off = linalg.solve_triangular(
+                lower, point.half[apart:, None] + chance, lower=True, trans="T", check_finite=False
+            ).T
+            constants[place, bent] += off
+            above = law.values(octaves, constants[place]) - part.law.offset
+            density = point.given(above, apart)[0] - ((off / BEFOREHAND[bent]) ** 2).sum(axis=1) / 2
+            proposed = np.zeros(many)
+            for weight, other in proposals[point.key]:
+                under = other.lower[apart:, apart:]
+                squares = ((off @ under - other.half[apart:]) ** 2).sum(axis=1)
+                scale = float(np.log(np.diagonal(under)).sum())
+                proposed += weight * np.exp(scale - (TAILS + len(bent)) / 2 * np.log1p(squares / TAILS))
+            weights[place] = density - np.log(proposed)
+            points.extend([point] * many)
+            first += many
+    return constants, points, np.exp(weights - weights.max())

@@ -171,8 +171,8 @@ def _answer(
 ) -> dict[str, Any]:
     """Return the choice at one target.
 
-    seconds, low, high, reached, seeds: one entry a cell, of its time to the target. roles: place of the recommended,
-    fastest and cheapest cell. front: places of the Pareto front. words: the answer's lines.
+    seconds, low, high, reached, met_last, seeds: one entry a cell, of its time to the target. roles: place of the
+    recommended, fastest and cheapest cell. front: places of the Pareto front. words: the answer's lines.
     """
     found = {**summary["recommendation"], "missed_targets": []}
     if found["target"] != times.target:
@@ -184,6 +184,7 @@ def _answer(
         "low": [brief(interval.get("low")) for interval in intervals],
         "high": [brief(interval.get("high")) for interval in intervals],
         "reached": [row["reached"] for row in times.rows],
+        "met_last": [row["met_last"] for row in times.rows],
         "seeds": [row["n_seeds"] for row in times.rows],
         "roles": {role: place[found[role]["label"]] for role in ROLES if present(found[role])},
         "front": [place[label] for label in found["pareto"]],

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalestudy.experiments.analysis.laws.outliers import clipped_repeats
+from scalestudy.experiments.analysis.laws.seconds_of_a_step import law_of_step_seconds
 from scalestudy.experiments.analysis.laws.shrinkage import Shrunk, Vector, shrink
 from scalestudy.experiments.analysis.laws.steps_to_target import DRAWS, Arrivals, StepsToTarget, steps_to_target
-from scalestudy.experiments.analysis.laws.tuning import law_of_step_seconds
 from scalestudy.experiments.analysis.measures.arrivals import (
     Arrival,
     arrival_of,

@@ -115,7 +115,10 @@ def choose(
     target = next((target for target in hardest_first if reached[target]), None)
     options = reached[target] if target is not None else []
     missed = [each for each in hardest_first[::-1] if all(row["measured_seconds"] is None for row in rows[each])]
-    choosing = _Choosing(spec, within, cells, cell_rows, timings)
+    undecided = (
+        sum(bool(row["seconds"] is None and row["met_last"]) for row in rows[target]) if target is not None else 0
+    )
+    choosing = _Choosing(spec, within, cells, cell_rows, timings, undecided)
     found: dict[str, Figure] = {}
     settle = None
     too_easy = bool(options) and all(option["upper_bound"] for option in options)
@@ -159,7 +162,8 @@ def choose(
 class _Choosing:
     """The maker of the recommendation's rows from options, with their evidence, ties and caveats.
 
-    cells: those that may be chosen. every: all cells of the study.
+    cells: those that may be chosen. every: all cells of the study. undecided: how many cells met the target at their
+    last evaluation alone.
     """
 
     def __init__(
@@ -169,12 +173,14 @@ class _Choosing:
         every: Sequence[Cell],
         cell_rows: Sequence[Row],
         timings: Sequence[Row],
+        undecided: int,
     ) -> None:
         self._spec, self._metric = spec, StudyMetric.of(spec.workload)
         self._cells = {cell.label: cell for cell in cells}
         self._rows = {row["label"]: row for row in cell_rows if row["label"] in self._cells}
         self._rate_edges, self._batch_edges = rate_edges(every), batch_edges(every)
         self._timings = {label: row for row in timings for label in row["cells"]}
+        self._undecided = undecided
         self._tried = [cell for cell in every if cell.counted]
 
     @property
@@ -281,6 +287,7 @@ class _Choosing:
             **({"nodes": row["nodes"]} if "nodes" in row else {}),
             "flags": row["flags"],
             "stopped_after": row["stopped_after"],
+            "undecided": self._undecided if option.get("seconds") is not None else 0,
             "evidence": {**trained, "seeds": option["n_seeds"]},
             "ties": list(ties[:SHOWN_TIES]),
             "tie_count": len(ties),

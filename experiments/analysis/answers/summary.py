@@ -114,7 +114,7 @@ def summarise_cells(
         "usl": usl_part(steps),
         "statistical_efficiency": efficiency,
         "lr_rule": lr_rule(spec, tuned),
-        "predictions": predictions_part(throughput, efficiency, price),
+        "predictions": predictions_part(throughput, efficiency, price, times=by_target.get(recommendation["target"])),
         "time_to_target": [row for target in metric.easiest_first(by_target) for row in by_target[target].rows],
         "factorised": factorised,
         "verdicts": verdicts(
@@ -155,7 +155,9 @@ def predict(
     cells = gather(plan, trials, StudyMetric.of(spec.workload))
     throughput = throughput_part(timed_steps(cells, recommendation=recommendation))
     efficiency = statistical_efficiency(spec, tunings(spec, cells, recommendation))
-    return predictions_part(throughput, efficiency, price, most_workers=most_workers)
+    target = efficiency.get("target")
+    times = times_to(Posterior(spec, cells), [target], price)[target] if target is not None else None
+    return predictions_part(throughput, efficiency, price, times=times, most_workers=most_workers)
 
 
 def _study(spec: StudySpec, rows: Sequence[Row], metric: StudyMetric) -> dict[str, Any]:

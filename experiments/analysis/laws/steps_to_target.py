@@ -43,8 +43,10 @@ ROUNDS = 4
 """How often the arrivals that are known by their interval alone are replaced by values of the same effect."""
 TAILS = 5
 """Degrees of freedom of the proposal."""
-LEAST_DRAWS, MORE = 400.0, 4
-"""So many equally weighted draws the weighted ones have to be worth, or more times as many are made."""
+LEAST_DRAWS, ADAPTATIONS = 400.0, 8
+"""So many equally weighted draws the weighted ones have to be worth, or they are made anew, up to so often."""
+CENTRES, LEAST_SPREAD = 200, 0.05
+"""Draws that others are made around, and the least spread of these over what is known beforehand."""
 NO_WORD = 1e6
 """Variance of an arrival that says nothing."""
 
@@ -105,15 +107,15 @@ class Law:
     usual: Vector  # (t,), the constants before anything is measured
     free: Places  # (f,), the constants that are not as usual
     exact: int  # how many of these, the first ones, the law is linear in
-    tuned: bool
-    """Whether each batch size was trained at its best rate, so that the rate does not matter."""
+    compared: bool
+    """Whether some batch size was trained at several rates: else what a rate does can't be told from what it does."""
 
     def values(self, octaves: Vector, constants: Vector) -> Vector:
         """Return log S (…, c) for constants (…, t). octaves: log2 of batch size, rate and num_gpus (c, 3)."""
         batch, rate, workers = (octaves - self.middle).T
         level, critical, curvature, best, rule, doubling = (constants[..., [place]] for place in range(6))
         found = level + np.logaddexp(0.0, math.log(2) * (critical - batch)) + doubling * workers
-        if self.tuned:
+        if not self.compared:
             return np.asarray(found)
         return np.asarray(found + np.exp(curvature) * (rate - best - rule * batch) ** 2)
 
@@ -171,7 +173,7 @@ class StepsToTarget:
 
 
 def steps_to_target(
-    places: Vector, arrivals: Arrivals, generator: np.random.Generator, *, tuned: bool = False, count: int = DRAWS
+    places: Vector, arrivals: Arrivals, generator: np.random.Generator, *, count: int = DRAWS
 ) -> StepsToTarget:
     """Draw the steps to a target.
 
@@ -180,7 +182,6 @@ def steps_to_target(
             changes nothing.
         arrivals: of the trainings; one or more arrived.
         generator: for the order of the draws, which are the same for the same arrivals.
-        tuned: whether each batch size was trained at its best rate, so that rates don't matter.
         count: of draws.
     """
     octaves = np.log2(places)
@@ -189,12 +190,13 @@ def steps_to_target(
     arrived = np.isfinite(arrivals.high)
     alike = (octaves == octaves[0]).all(axis=0)
     exact = [LEVEL] if alike[2] else [LEVEL, DOUBLING]
+    compared = len(np.unique(octaves[:, :2], axis=0)) > len(np.unique(octaves[:, 0]))
     law = Law(
-        free=np.array([*exact, CRITICAL, *(() if tuned else (CURVATURE, BEST, RULE))]),
+        free=np.array([*exact, CRITICAL, *((CURVATURE, BEST, RULE) if compared else ())]),
         exact=len(exact),
         middle=octaves.mean(axis=0),
         usual=np.array([float(values[arrived].mean()), 0.0, math.log(LIKELY_CURVATURE), 0.0, LIKELY_RULE, 0.0]),
-        tuned=tuned,
+        compared=compared,
     )
     modes = _modes(law, octaves, values[arrived], arrivals.places[arrived])
     linear = law.near(octaves, modes[0])
@@ -252,14 +254,15 @@ def _drawn(
 ) -> StepsToTarget:
     """Draw from the proposals of all modes, and choose among the draws by their weights."""
     chance = np.random.default_rng(0)
-    for more in (1, MORE):
-        constants, points, weights = _weighted(law, octaves, parts, more * count, chance)
-        worth = float(weights.sum() ** 2 / (weights**2).sum())
+    proposals = _Proposals(law=law, octaves=octaves, parts=parts)
+    constants, points, weights = proposals.first(count, chance)
+    worth = _worth(weights)
+    for _ in range(ADAPTATIONS):
         if worth >= LEAST_DRAWS:
             break
-    # systematic resampling: a draw is there as often as its weight says, give or take one
-    steps = (np.arange(count) + chance.random()) / count
-    chosen = np.minimum(np.searchsorted(np.cumsum(weights) / weights.sum(), steps), len(weights) - 1)
+        constants, points, weights = proposals.around(constants, points, weights, chance)
+        worth = _worth(weights)
+    chosen = _chosen(weights, count, chance)
     members: dict[int, list[int]] = {}
     for place in chosen.tolist():
         members.setdefault(id(points[place]), []).append(place)
@@ -270,9 +273,8 @@ def _drawn(
     linear = parts[0].linear[:, :apart]
     for places in members.values():
         point, part = points[places[0]], slice(first, first + len(places))
-        offset = next(each.law.offset for each in parts if any(point is other for other in each.points))
         values = law.values(octaves, constants[places])
-        above = values - offset
+        above = values - proposals.offsets[id(point)]
         half, rows = point.given(above, apart)[1], point.rows[:, :apart]
         likely, both = (
             linalg.solve_triangular(point.lower[:apart, :apart], each.T, lower=True, trans="T", check_finite=False).T
@@ -308,39 +310,104 @@ def _shares(parts: Sequence[Shrunk]) -> Vector:
     return np.asarray(special.softmax(evidence))
 
 
-def _weighted(
-    law: Law, octaves: Vector, parts: Sequence[Shrunk], count: int, generator: np.random.Generator
-) -> tuple[Vector, list[Point], Vector]:
-    """Draw constants (count, t) and points of the grid, with weights (count,)."""
-    shares = _shares(parts)
-    proposals: dict[tuple[float, float, float], list[tuple[float, Point]]] = {}
-    for part, share in zip(parts, shares.tolist(), strict=True):
-        for weight, point in zip(part.weights, part.points, strict=True):
-            proposals.setdefault(point.key, []).append((share * weight, point))
-    constants = np.tile(law.usual, (count, 1))
-    points: list[Point] = []
-    weights = np.empty(count)
-    bent, apart, first = law.free[law.exact :], parts[0].apart, 0
-    for part, share in zip(parts, generator.multinomial(count, shares).tolist(), strict=True):
-        for point, drawn in part.shares(share, generator):
-            many = drawn.stop - drawn.start
-            place = slice(first, first + many)
-            lower = point.lower[apart:, apart:]
-            wide = np.sqrt(TAILS / generator.chisquare(TAILS, many))
-            chance = generator.standard_normal((len(lower), many)) * wide
-            off = linalg.solve_triangular(
-                lower, point.half[apart:, None] + chance, lower=True, trans="T", check_finite=False
-            ).T
-            constants[place, bent] += off
-            above = law.values(octaves, constants[place]) - part.law.offset
-            density = point.given(above, apart)[0] - ((off / BEFOREHAND[bent]) ** 2).sum(axis=1) / 2
-            proposed = np.zeros(many)
-            for weight, other in proposals[point.key]:
-                under = other.lower[apart:, apart:]
-                squares = ((off @ under - other.half[apart:]) ** 2).sum(axis=1)
-                scale = float(np.log(np.diagonal(under)).sum())
-                proposed += weight * np.exp(scale - (TAILS + len(bent)) / 2 * np.log1p(squares / TAILS))
-            weights[place] = density - np.log(proposed)
-            points.extend([point] * many)
-            first += many
-    return constants, points, np.exp(weights - weights.max())
+def _worth(weights: Vector) -> float:
+    """Return how many equally weighted draws the draws are worth (Kish 1965)."""
+    return float(weights.sum() ** 2 / (weights**2).sum())
+
+
+def _chosen(weights: Vector, count: int, generator: np.random.Generator) -> Places:
+    """Choose so many of the draws, each as often as its weight says, give or take one: systematic resampling."""
+    steps = (np.arange(count) + generator.random()) / count
+    return np.minimum(np.searchsorted(np.cumsum(weights) / weights.sum(), steps), len(weights) - 1)
+
+
+Weighted = tuple[Vector, list[Point], Vector]
+"""Constants (k, t), points of the grid, and weights (k,)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Proposals:
+    """Where draws of the constants that the law is not linear in come from, with their weights."""
+
+    law: Law
+    octaves: Vector
+    parts: Sequence[Shrunk]
+
+    @cached_property
+    def offsets(self) -> dict[int, Vector]:
+        """Of the linear law of each point, by its id."""
+        return {id(point): part.law.offset for part in self.parts for point in part.points}
+
+    @property
+    def bent(self) -> Places:
+        """The constants that are drawn here."""
+        return self.law.free[self.law.exact :]
+
+    def first(self, count: int, generator: np.random.Generator) -> Weighted:
+        """Draw near the modes of the law, as its linear form says."""
+        shares, apart = _shares(self.parts), self.parts[0].apart
+        alike: dict[tuple[float, float, float], list[tuple[float, Point]]] = {}
+        for part, share in zip(self.parts, shares.tolist(), strict=True):
+            for weight, point in zip(part.weights, part.points, strict=True):
+                alike.setdefault(point.key, []).append((share * weight, point))
+        found: list[tuple[Point, Vector, Vector]] = []
+        for part, many in zip(self.parts, generator.multinomial(count, shares).tolist(), strict=True):
+            for point, drawn in part.shares(many, generator):
+                off = _tailed(point.lower[apart:, apart:], drawn.stop - drawn.start, generator)
+                off += linalg.solve_triangular(
+                    point.lower[apart:, apart:], point.half[apart:], lower=True, trans="T", check_finite=False
+                )
+                proposed = np.zeros(len(off))
+                for weight, other in alike[point.key]:
+                    under = other.lower[apart:, apart:]
+                    proposed += weight * _density(off @ under - other.half[apart:], under)
+                found.append((point, off, np.log(proposed)))
+        return self._weighted(found)
+
+    def around(
+        self, constants: Vector, points: Sequence[Point], weights: Vector, generator: np.random.Generator
+    ) -> Weighted:
+        """Draw around draws that were made before, where their weights are large (Cappé et al. 2004)."""
+        off = (constants - self.law.usual)[:, self.bent]
+        size = off.shape[1]
+        narrow = (4 / (size + 2) / CENTRES) ** (2 / (size + 4))  # of a kernel density's variance (Silverman 1986)
+        spread = np.atleast_2d(np.cov(off.T, aweights=weights)) + np.diag((LEAST_SPREAD * BEFOREHAND[self.bent]) ** 2)
+        lower = np.linalg.cholesky(np.linalg.inv(narrow * spread))
+        members: dict[int, list[int]] = {}
+        for place in _chosen(weights, CENTRES, generator).tolist():
+            members.setdefault(id(points[place]), []).append(place)
+        found: list[tuple[Point, Vector, Vector]] = []
+        for places in members.values():
+            centres = off[places]
+            near = np.repeat(centres, len(weights) // CENTRES, axis=0)
+            near += _tailed(lower, len(near), generator)
+            each = _density((near[:, None] - centres) @ lower, lower)
+            found.append((points[places[0]], near, np.log(each.sum(axis=1) / CENTRES)))
+        return self._weighted(found)
+
+    def _weighted(self, found: Sequence[tuple[Point, Vector, Vector]]) -> Weighted:
+        """Weight draws by what they are over what they were proposed as. found: point, draws, log density of these."""
+        constants, weights = [], []
+        for point, off, proposed in found:
+            made = np.tile(self.law.usual, (len(off), 1))
+            made[:, self.bent] += off
+            above = self.law.values(self.octaves, made) - self.offsets[id(point)]
+            told = point.given(above, self.parts[0].apart)[0]
+            weights.append(told - ((off / BEFOREHAND[self.bent]) ** 2).sum(axis=1) / 2 - proposed)
+            constants.append(made)
+        logs = np.concatenate(weights)
+        points = [point for point, off, _ in found for _ in range(len(off))]
+        return np.concatenate(constants), points, np.exp(logs - logs.max())
+
+
+def _tailed(lower: Vector, count: int, generator: np.random.Generator) -> Vector:
+    """Draw t values (count, d) about zero, for a precision of lower · lowerᵀ."""
+    chance = generator.standard_normal((len(lower), count)) * np.sqrt(TAILS / generator.chisquare(TAILS, count))
+    return np.asarray(linalg.solve_triangular(lower, chance, lower=True, trans="T", check_finite=False).T)
+
+
+def _density(standard: Vector, lower: Vector) -> Vector:
+    """Return the density of t values, up to a constant. standard (…, d): times lower, about their middle."""
+    scale = float(np.log(np.diagonal(lower)).sum())
+    squares = (standard**2).sum(axis=-1)
+    return np.asarray(np.exp(scale - (TAILS + len(lower)) / 2 * np.log1p(squares / TAILS)))

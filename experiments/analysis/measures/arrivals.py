@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.analysis.measures.targets import meets_last
 from scalestudy.experiments.analysis.measures.trainings import Training
 from scalestudy.experiments.analysis.measures.usable import time_to_target
 
@@ -39,7 +40,7 @@ def arrival_of(curve: Curve, target: float, metric: StudyMetric, confirmed: floa
         value = time_to_target(curve, target, metric) if place else None
         return Arrival(low=low, high=curve[place][0], value=value)
     last = curve[-1][0] if curve else 0.0
-    if curve and not metric.better(target, curve[-1][1]):
+    if curve and meets_last([value for _, value in curve], target, metric):
         before = curve[-2][0] if len(curve) > 1 else 0.0
         return Arrival(low=before, high=last, chance=confirmed)
     return Arrival(low=last, high=math.inf)

@@ -1,6 +1,5 @@
 """Studies that were run elsewhere: what their summaries must say."""
 
-import gzip
 import json
 from pathlib import Path
 
@@ -17,7 +16,7 @@ STUDIES = Path(__file__).parent / "studies"
 def summary_of(name):
     folder = STUDIES / name
     spec = StudySpec.model_validate(read_yaml((folder / "spec.yaml").read_text("utf-8")).data)
-    lines = gzip.decompress((folder / "trials.jsonl.gz").read_bytes()).decode("utf-8").splitlines()
+    lines = (folder / "trials.jsonl").read_text("utf-8").splitlines()
     return summarise(spec, make_plan(spec), [json.loads(line) for line in lines])
 
 

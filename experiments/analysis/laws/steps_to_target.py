@@ -12,7 +12,7 @@ Shapes: n trainings, c places, k draws, t constants.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -43,10 +43,10 @@ ROUNDS = 4
 """How often the arrivals that are known by their interval alone are replaced by values of the same effect."""
 TAILS = 5
 """Degrees of freedom of the proposal."""
-LEAST_DRAWS, ADAPTATIONS = 400.0, 8
-"""So many equally weighted draws the weighted ones have to be worth, or they are made anew, up to so often."""
-CENTRES, LEAST_SPREAD = 200, 0.05
-"""Draws that others are made around, and the least spread of these over what is known beforehand."""
+LEAST_DRAWS, MOVES = 200.0, 24
+"""So many equally weighted draws the weighted ones have to be worth, or they are moved so often."""
+STRIDES, LEAST_SPREAD = (1.0, 0.3, 0.1), 0.05
+"""Lengths of the moves over the best one for a normal density, and the least spread over what is known beforehand."""
 NO_WORD = 1e6
 """Variance of an arrival that says nothing."""
 
@@ -252,29 +252,28 @@ ALIKE, FAR_WORSE = 0.05, 10.0
 def _drawn(
     law: Law, octaves: Vector, parts: Sequence[Shrunk], count: int, generator: np.random.Generator
 ) -> StepsToTarget:
-    """Draw from the proposals of all modes, and choose among the draws by their weights."""
+    """Draw from the proposals of all modes, choose among the draws by their weights, and move them if these are few."""
     chance = np.random.default_rng(0)
     proposals = _Proposals(law=law, octaves=octaves, parts=parts)
-    constants, points, weights = proposals.first(count, chance)
-    worth = _worth(weights)
-    for _ in range(ADAPTATIONS):
-        if worth >= LEAST_DRAWS:
-            break
-        constants, points, weights = proposals.around(constants, points, weights, chance)
-        worth = _worth(weights)
-    chosen = _chosen(weights, count, chance)
-    members: dict[int, list[int]] = {}
-    for place in chosen.tolist():
-        members.setdefault(id(points[place]), []).append(place)
+    found, points, weights = proposals.weighted(count, chance)
+    worth = float(weights.sum() ** 2 / (weights**2).sum())  # equally weighted draws of the same precision (Kish 1965)
+    # systematic resampling: a draw is there as often as its weight says, give or take one
+    steps = (np.arange(count) + chance.random()) / count
+    chosen = np.minimum(np.searchsorted(np.cumsum(weights) / weights.sum(), steps), len(weights) - 1)
+    found, points = found[chosen], points[chosen]
+    if worth < LEAST_DRAWS:
+        found, points = proposals.moved(found, points, chance)
     deviations, apart = parts[0].deviations, parts[0].apart
     shared = deviations.weights.shape[1]
     draws, nodes, spread = np.empty((count, len(octaves))), np.empty((count, shared)), np.empty(count)
     first, made, mean = 0, np.empty((count, len(law.usual))), np.zeros(len(octaves))
     linear = parts[0].linear[:, :apart]
-    for places in members.values():
-        point, part = points[places[0]], slice(first, first + len(places))
-        values = law.values(octaves, constants[places])
-        above = values - proposals.offsets[id(point)]
+    for index in np.unique(points).tolist():
+        point, places = proposals.points[index], np.flatnonzero(points == index)
+        part = slice(first, first + len(places))
+        constants = proposals.constants(found[places])
+        values = law.values(octaves, constants)
+        above = values - proposals.offsets[index]
         half, rows = point.given(above, apart)[1], point.rows[:, :apart]
         likely, both = (
             linalg.solve_triangular(point.lower[:apart, :apart], each.T, lower=True, trans="T", check_finite=False).T
@@ -286,7 +285,7 @@ def _drawn(
         own += chance.standard_normal(own.shape) / np.sqrt(point.precision)
         draws[part] = values + both @ linear.T + own
         nodes[part], spread[part] = both[:, :shared], point.spread
-        made[part] = constants[places]
+        made[part] = constants
         made[part, law.free[: law.exact]] += both[:, apart - law.exact :]
         first += len(places)
     mixed = generator.permutation(count)
@@ -310,94 +309,97 @@ def _shares(parts: Sequence[Shrunk]) -> Vector:
     return np.asarray(special.softmax(evidence))
 
 
-def _worth(weights: Vector) -> float:
-    """Return how many equally weighted draws the draws are worth (Kish 1965)."""
-    return float(weights.sum() ** 2 / (weights**2).sum())
-
-
-def _chosen(weights: Vector, count: int, generator: np.random.Generator) -> Places:
-    """Choose so many of the draws, each as often as its weight says, give or take one: systematic resampling."""
-    steps = (np.arange(count) + generator.random()) / count
-    return np.minimum(np.searchsorted(np.cumsum(weights) / weights.sum(), steps), len(weights) - 1)
-
-
-Weighted = tuple[Vector, list[Point], Vector]
-"""Constants (k, t), points of the grid, and weights (k,)."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Proposals:
-    """Where draws of the constants that the law is not linear in come from, with their weights."""
+    """Where draws of the constants come from that the law is not linear in, and of the points of the grid.
+
+    off (k, b): these constants, less what is usual.
+    """
 
     law: Law
     octaves: Vector
     parts: Sequence[Shrunk]
 
     @cached_property
-    def offsets(self) -> dict[int, Vector]:
-        """Of the linear law of each point, by its id."""
-        return {id(point): part.law.offset for part in self.parts for point in part.points}
+    def points(self) -> list[Point]:
+        """The points of all parts."""
+        return [point for part in self.parts for point in part.points]
 
-    @property
-    def bent(self) -> Places:
-        """The constants that are drawn here."""
-        return self.law.free[self.law.exact :]
+    @cached_property
+    def offsets(self) -> list[Vector]:
+        """Of the linear law of each point."""
+        return [part.law.offset for part in self.parts for _ in part.points]
 
-    def first(self, count: int, generator: np.random.Generator) -> Weighted:
-        """Draw near the modes of the law, as its linear form says."""
-        shares, apart = _shares(self.parts), self.parts[0].apart
-        alike: dict[tuple[float, float, float], list[tuple[float, Point]]] = {}
-        for part, share in zip(self.parts, shares.tolist(), strict=True):
-            for weight, point in zip(part.weights, part.points, strict=True):
-                alike.setdefault(point.key, []).append((share * weight, point))
-        found: list[tuple[Point, Vector, Vector]] = []
-        for part, many in zip(self.parts, generator.multinomial(count, shares).tolist(), strict=True):
-            for point, drawn in part.shares(many, generator):
-                off = _tailed(point.lower[apart:, apart:], drawn.stop - drawn.start, generator)
-                off += linalg.solve_triangular(
-                    point.lower[apart:, apart:], point.half[apart:], lower=True, trans="T", check_finite=False
-                )
-                proposed = np.zeros(len(off))
-                for weight, other in alike[point.key]:
-                    under = other.lower[apart:, apart:]
-                    proposed += weight * _density(off @ under - other.half[apart:], under)
-                found.append((point, off, np.log(proposed)))
-        return self._weighted(found)
+    @cached_property
+    def shares(self) -> Vector:
+        """How likely each point is by the linear laws."""
+        each = zip(_shares(self.parts).tolist(), self.parts, strict=True)
+        return np.concatenate([share * np.array(part.weights) for share, part in each])
 
-    def around(
-        self, constants: Vector, points: Sequence[Point], weights: Vector, generator: np.random.Generator
-    ) -> Weighted:
-        """Draw around draws that were made before, where their weights are large (Cappé et al. 2004)."""
-        off = (constants - self.law.usual)[:, self.bent]
-        size = off.shape[1]
-        narrow = (4 / (size + 2) / CENTRES) ** (2 / (size + 4))  # of a kernel density's variance (Silverman 1986)
-        spread = np.atleast_2d(np.cov(off.T, aweights=weights)) + np.diag((LEAST_SPREAD * BEFOREHAND[self.bent]) ** 2)
-        lower = np.linalg.cholesky(np.linalg.inv(narrow * spread))
-        members: dict[int, list[int]] = {}
-        for place in _chosen(weights, CENTRES, generator).tolist():
-            members.setdefault(id(points[place]), []).append(place)
-        found: list[tuple[Point, Vector, Vector]] = []
-        for places in members.values():
-            centres = off[places]
-            near = np.repeat(centres, len(weights) // CENTRES, axis=0)
-            near += _tailed(lower, len(near), generator)
-            each = _density((near[:, None] - centres) @ lower, lower)
-            found.append((points[places[0]], near, np.log(each.sum(axis=1) / CENTRES)))
-        return self._weighted(found)
+    @cached_property
+    def alike(self) -> Mapping[tuple[float, float, float], list[int]]:
+        """The points at the same place of the grid, one a part at most."""
+        found: dict[tuple[float, float, float], list[int]] = {}
+        for index, point in enumerate(self.points):
+            found.setdefault(point.key, []).append(index)
+        return found
 
-    def _weighted(self, found: Sequence[tuple[Point, Vector, Vector]]) -> Weighted:
-        """Weight draws by what they are over what they were proposed as. found: point, draws, log density of these."""
-        constants, weights = [], []
-        for point, off, proposed in found:
-            made = np.tile(self.law.usual, (len(off), 1))
-            made[:, self.bent] += off
-            above = self.law.values(self.octaves, made) - self.offsets[id(point)]
-            told = point.given(above, self.parts[0].apart)[0]
-            weights.append(told - ((off / BEFOREHAND[self.bent]) ** 2).sum(axis=1) / 2 - proposed)
-            constants.append(made)
-        logs = np.concatenate(weights)
-        points = [point for point, off, _ in found for _ in range(len(off))]
-        return np.concatenate(constants), points, np.exp(logs - logs.max())
+    @cached_property
+    def spread(self) -> Vector:
+        """(b,), of the constants beforehand."""
+        return BEFOREHAND[self.law.free[self.law.exact :]]
+
+    def constants(self, off: Vector) -> Vector:
+        """Return all constants (k, t), those that the law is linear in as usual."""
+        found = np.tile(self.law.usual, (len(off), 1))
+        found[:, self.law.free[self.law.exact :]] += off
+        return found
+
+    def density(self, off: Vector, points: Places) -> Vector:
+        """Return the exact log density of draws, up to a constant."""
+        found = np.empty(len(off))
+        for index in np.unique(points).tolist():
+            places = np.flatnonzero(points == index)
+            above = self.law.values(self.octaves, self.constants(off[places])) - self.offsets[index]
+            found[places] = self.points[index].given(above, self.parts[0].apart)[0]
+        return found - ((off / self.spread) ** 2).sum(axis=1) / 2
+
+    def weighted(self, count: int, generator: np.random.Generator) -> tuple[Vector, Places, Vector]:
+        """Draw near the modes of the law, as its linear form says. Return draws, points and weights."""
+        apart = self.parts[0].apart
+        points = np.repeat(np.arange(len(self.points)), generator.multinomial(count, self.shares))
+        off, proposed = np.empty((count, len(self.spread))), np.empty(count)
+        for index in np.unique(points).tolist():
+            point, places = self.points[index], np.flatnonzero(points == index)
+            lower = point.lower[apart:, apart:]
+            middle = linalg.solve_triangular(lower, point.half[apart:], lower=True, trans="T", check_finite=False)
+            off[places] = middle + _tailed(lower, len(places), generator)
+            near = np.zeros(len(places))
+            for other in self.alike[point.key]:
+                under = self.points[other].lower[apart:, apart:]
+                near += self.shares[other] * _density(off[places] @ under - self.points[other].half[apart:], under)
+            proposed[places] = np.log(near)
+        logs = self.density(off, points) - proposed
+        return off, points, np.exp(logs - logs.max())
+
+    def moved(self, off: Vector, points: Places, generator: np.random.Generator) -> tuple[Vector, Places]:
+        """Move each draw by Metropolis steps, by turns of the constants and of the point (Gilks and Berzuini 2001)."""
+        density, size = self.density(off, points), off.shape[1]
+        for turn in range(MOVES):
+            tried, places = off, points
+            log_ratio = np.zeros(len(off))
+            if turn % 2:
+                places = generator.choice(len(self.shares), len(off), p=self.shares)
+                log_ratio = np.log(self.shares[points] / self.shares[places])
+            else:
+                spread = np.cov(off.T, ddof=0).reshape(size, size) + np.diag((LEAST_SPREAD * self.spread) ** 2)
+                stride = STRIDES[turn // 2 % len(STRIDES)] * 2.38 / math.sqrt(size)  # Roberts and Rosenthal 2001
+                tried = off + stride * generator.standard_normal(off.shape) @ np.linalg.cholesky(spread).T
+            new = self.density(tried, places)
+            taken = np.log(generator.random(len(off))) < new - density + log_ratio
+            off, points = np.where(taken[:, None], tried, off), np.where(taken, places, points)
+            density = np.where(taken, new, density)
+        return off, points
 
 
 def _tailed(lower: Vector, count: int, generator: np.random.Generator) -> Vector:

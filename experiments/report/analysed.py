@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.summary import summarise_cells
 from scalestudy.experiments.analysis.answers.target_times import TargetTimes, times_to
-from scalestudy.experiments.analysis.measures.cells import Cell, gather
+from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.usable import usable
 from scalestudy.experiments.plan.plan import Plan
@@ -18,11 +19,11 @@ from scalestudy.experiments.study.folder import StudyFolder
 
 @dataclass(frozen=True, kw_only=True)
 class AnalysedStudy:
-    """Spec, cells, their times to the spec's targets, and the summary with the study's id."""
+    """Spec, posterior, the cells' times to the spec's targets, and the summary with the study's id."""
 
     spec_yaml: str
     spec: StudySpec
-    cells: Sequence[Cell]
+    posterior: Posterior
     by_target: Mapping[float, TargetTimes]
     summary: dict[str, Any]
     runs_page: str | None  # of its experiment in MLflow
@@ -48,9 +49,17 @@ class AnalysedStudy:
         plan = folder.read_plan() if plan is None else plan
         trials = usable(folder.read_trials() if trials is None else trials)
         cells = gather(plan, trials, StudyMetric.of(spec.workload))
-        by_target = times_to(spec, cells, spec.targets.accuracy, spec.targets.price_per_gpu_hour)
+        posterior = Posterior(spec, cells)
+        by_target = times_to(posterior, spec.targets.accuracy, spec.targets.price_per_gpu_hour)
         summary = summarise_cells(
-            spec, plan, trials, cells, wall_seconds, include_flagged=include_flagged, by_target=by_target
+            spec,
+            plan,
+            trials,
+            cells,
+            wall_seconds,
+            include_flagged=include_flagged,
+            posterior=posterior,
+            by_target=by_target,
         )
         summary["study"]["study_id"] = folder.study_id
         if fresh_workers:
@@ -60,7 +69,7 @@ class AnalysedStudy:
         return cls(
             spec_yaml=spec_yaml,
             spec=spec,
-            cells=cells,
+            posterior=posterior,
             by_target=by_target,
             summary=summary,
             runs_page=folder.runs_page(),
@@ -70,7 +79,7 @@ class AnalysedStudy:
         """Return what the page explores: see `explorer_data`."""
         return explorer_data(
             self.spec,
-            self.cells,
+            self.posterior,
             self.summary,
             self.by_target,
             more_targets=more_targets,

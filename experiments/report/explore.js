@@ -74,7 +74,8 @@
       const time = answer.seconds[cell];
       lines.push(
         time === null
-          ? `no time to ${answer.target}: ${answer.reached[cell]} of ${answer.seeds[cell]} seeds reached it`
+          ? `no time to ${answer.target}: ${answer.reached[cell]} of ${answer.seeds[cell]} seeds reached it` +
+            (answer.met_last[cell] ? `, ${answer.met_last[cell]} met it at the last evaluation` : "")
           : `${seconds(time)} to ${answer.target}${range(answer.low[cell], answer.high[cell], three)}`,
       );
       if (time !== null)
@@ -447,7 +448,10 @@
       row.querySelector("button.choose").setAttribute("aria-pressed", String(cell === state.chosen));
       if (!answer) continue;
       if (time)
-        time.textContent = `${three(answer.seconds[cell])}${answer.seconds[cell] !== null && cells.flags[cell].length ? "†" : ""}`;
+        time.textContent =
+          answer.seconds[cell] === null && answer.met_last[cell]
+            ? "met at the last evaluation"
+            : `${three(answer.seconds[cell])}${answer.seconds[cell] !== null && cells.flags[cell].length ? "†" : ""}`;
       const last = row.cells[row.cells.length - 1],
         roles = rolesOf(cell);
       last.querySelectorAll(".role:not(.metric)").forEach((role) => role.remove());

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.recommendation import ROLES, choose
 from scalestudy.experiments.analysis.answers.target_times import TargetTimes, times_to
 from scalestudy.experiments.analysis.measures.cells import Cell
@@ -63,7 +64,7 @@ def _within(value: float, low: float, high: float) -> bool:
 
 def explorer_data(
     spec: StudySpec,
-    cells: Sequence[Cell],
+    posterior: Posterior,
     summary: Summary,
     by_target: Mapping[float, TargetTimes],
     *,
@@ -78,11 +79,11 @@ def explorer_data(
     runs_page: of the study's experiment in MLflow. cells: see `_cell_columns`. timings: speed-up by size. targets: see
     `_answer`. runs: that page, and a filter for each cell; null without a page.
     """
-    metric = metric_of(summary["study"])
+    metric, cells = metric_of(summary["study"]), posterior.cells
     targets = metric.easiest_first(dict.fromkeys(spec.targets.accuracy))
     if more_targets:
         targets = slider_targets(metric, spec.targets.accuracy, cells)
-    more = times_to(spec, cells, [each for each in targets if each not in by_target], spec.targets.price_per_gpu_hour)
+    more = times_to(posterior, [each for each in targets if each not in by_target], spec.targets.price_per_gpu_hour)
     place = {row["label"]: number for number, row in enumerate(summary["cells"])}
     answers = [_answer(spec, cells, summary, {**by_target, **more}[target], place) for target in targets]
     study_id = summary["study"]["study_id"]
@@ -170,8 +171,8 @@ def _answer(
 ) -> dict[str, Any]:
     """Return the choice at one target.
 
-    seconds, low, high, reached, seeds: one entry a cell, of its time to the target. roles: place of the recommended,
-    fastest and cheapest cell. front: places of the Pareto front. words: the answer's lines.
+    seconds, low, high, reached, met_last, seeds: one entry a cell, of its time to the target. roles: place of the
+    recommended, fastest and cheapest cell. front: places of the Pareto front. words: the answer's lines.
     """
     found = {**summary["recommendation"], "missed_targets": []}
     if found["target"] != times.target:
@@ -183,6 +184,7 @@ def _answer(
         "low": [brief(interval.get("low")) for interval in intervals],
         "high": [brief(interval.get("high")) for interval in intervals],
         "reached": [row["reached"] for row in times.rows],
+        "met_last": [row["met_last"] for row in times.rows],
         "seeds": [row["n_seeds"] for row in times.rows],
         "roles": {role: place[found[role]["label"]] for role in ROLES if present(found[role])},
         "front": [place[label] for label in found["pareto"]],

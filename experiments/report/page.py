@@ -383,7 +383,8 @@ def _ranged(part: Mapping[str, Any], text: Callable[[float], str]) -> str:
 def _time_text(row: Mapping[str, Any]) -> str:
     if row["n_seeds"] == 0:
         return NOTHING
-    seconds = "not reached" if row["seconds"] is None else seconds_text(row["seconds"])
+    missed = "met at the last evaluation" if row.get("met_last") else "not reached"
+    seconds = missed if row["seconds"] is None else seconds_text(row["seconds"])
     if row["reached"] in (0, row["n_seeds"]):
         return seconds
     return f"{seconds} ({row['reached']} of {row['n_seeds']} seeds)"

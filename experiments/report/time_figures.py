@@ -99,14 +99,15 @@ def _time_squares(
     strength = dict(zip(reached, shades([-math.log(best[key]["seconds"]) for key in reached]), strict=True))
     squares = []
     for (column, line), row in best.items():
-        number = _time_words(row, flagged) if row["seconds"] is not None else "not reached"
-        rate = [f"lr {row['params']['learning_rate']:g}"] if row["seconds"] is not None else []
+        told = [_time_words(row, flagged), f"lr {row['params']['learning_rate']:g}"]
+        if row["seconds"] is None:
+            told = ["met at the last", "evaluation"] if row.get("met_last") else ["not reached"]
         role = [roles[row["label"]][0]] if row["label"] in roles else []  # a square has room for the first
         squares.append(
             Square(
                 column=column,
                 row=line,
-                lines=[number, *rate, *role],
+                lines=[*told, *role],
                 shade=strength.get((column, line)),
                 chosen=bool(role),
             )

@@ -6,7 +6,7 @@
 4. A large study's plan and report (`tests.bench.report`).
 5. A study against PostgreSQL and S3 (`tests.bench.tracking`), where Debian's PostgreSQL is installed.
 6. What the analysis finds of laws that are known (`tests.bench.laws`, `tests.bench.batch_law`,
-   `tests.bench.beyond`, `tests.bench.worlds`).
+   `tests.bench.beyond`, `tests.bench.worlds`), and of steps that others published (`tests.bench.rcp`).
 7. The training loop (`tests.bench.training`) and every gradient strategy (`tests.bench.sync`).
 8. What a factorised study under ASHA recommends and costs, against a full grid, on 15 fresh seeds
    (`tests.bench.decision`). It takes some 45 minutes, so it runs only where it is named: `make bench BENCH=decision`.
@@ -32,6 +32,7 @@ from tests.bench import (
     engine,
     failures,
     laws,
+    rcp,
     report,
     sync,
     tracking,
@@ -49,6 +50,7 @@ PARTS = {
     **laws.PARTS,
     **batch_law.PARTS,
     **beyond.PARTS,
+    **rcp.PARTS,
     **worlds.PARTS,
     **training.PARTS,
     **sync.PARTS,

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import numpy as np
 
 from scalestudy.experiments.analysis import recommend
+from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.target_times import times_to
 from scalestudy.experiments.analysis.laws import shrinkage
 from scalestudy.experiments.analysis.measures.cells import gather
@@ -66,7 +67,9 @@ def judge(world: World, *, others: bool = False) -> Verdict:
         with patch.multiple(
             shrinkage, LIKELY_DEVIATION=STRAIGHT, DEVIATION_FACTOR=0.01, SPREADS=(STRAIGHT, *shrinkage.SPREADS)
         ):
-            law = {row["label"]: row["seconds"] for row in times_to(world.spec, cells, [TARGET])[TARGET].options}
+            law = {
+                row["label"]: row["seconds"] for row in times_to(Posterior(world.spec, cells), [TARGET])[TARGET].options
+            }
         places = {label(cell.params): place_of(cell.params) for cell in cells}
         of_cells, of_law = (
             world.seconds(places[min(times, key=lambda name: times[name])]) <= NEAR * best for times in (measured, law)

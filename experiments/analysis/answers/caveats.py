@@ -56,6 +56,12 @@ def caveats_of(
     if batch_edge is not None and batch_edge != "only":
         which, beyond = {"lowest": ("smallest", "a smaller one"), "highest": ("largest", "a larger one")}[batch_edge]
         caveats["batch_edge"] = f"{batch_size} is the {which} batch size tried: {beyond} may do better."
+    if undecided := choice.get("undecided"):
+        cells, they = ("1 other cell", "it is") if undecided == 1 else (f"{undecided} other cells", "they are")
+        caveats["last_evaluation"] = (
+            f"{cells} met the target at the last evaluation only: one more evaluation would show whether {they} "
+            "faster or cheaper."
+        )
     if choice["upper_bound"]:
         caveats["upper_bound"] = (
             "A seed met the target at its first evaluation, which is counted: the time is an upper bound."

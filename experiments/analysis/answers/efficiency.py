@@ -22,9 +22,15 @@ from scalestudy.experiments.analysis.measures.cells import Cell, Combination, co
 from scalestudy.experiments.analysis.measures.intervals import holding, over_seeds
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, bound_part, estimate_part, finite, missing
-from scalestudy.experiments.analysis.measures.trainings import BatchPoint, Training, batch_points, trainings_of
-from scalestudy.experiments.spec.checks import inexact_findings
-from scalestudy.experiments.spec.study_spec import StudySpec, value_in
+from scalestudy.experiments.analysis.measures.trainings import (
+    BatchPoint,
+    Training,
+    batch_points,
+    learns_alike,
+    setting,
+    trainings_of,
+)
+from scalestudy.experiments.spec.study_spec import StudySpec
 
 NOT_MEASURED = "no training that finished has recorded its gradients' noise"
 MORE = "measure more steps, or more seeds"
@@ -122,17 +128,6 @@ def _usable_target(by_target: dict[float, list[BatchPoint]], wanted: float | Non
             if sum(map(enough, points)) >= LEAST_SIZES:
                 return target
     return next((target for target, points in by_target.items() if any(point.best for point in points)), None)
-
-
-def learns_alike(spec: StudySpec, combination: Combination) -> bool:
-    """Whether a step learns the same with any num_gpus, apart from rounding."""
-    inexact = inexact_findings(spec, lambda key: [setting(spec, combination, key)])
-    return next(inexact, None) is None
-
-
-def setting(spec: StudySpec, combination: Combination, key: str) -> Any:
-    """Return the value of a key in a combination: as swept, else the spec's. key: dotted, such as `train.lr_rule`."""
-    return combination.settings[key] if key in combination.settings else value_in(spec, key)
 
 
 def _part(spec: StudySpec, tuning: Tuning) -> Figure:

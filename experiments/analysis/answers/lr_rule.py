@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from scalestudy.experiments.analysis.answers.efficiency import Tuning, setting
+from scalestudy.experiments.analysis.answers.efficiency import Tuning
 from scalestudy.experiments.analysis.laws.least_squares import Estimate
 from scalestudy.experiments.analysis.laws.power import LEAST_POINTS, PowerLaw, fit_power
 from scalestudy.experiments.analysis.measures.parts import Figure, estimate_part, missing
-from scalestudy.experiments.analysis.measures.trainings import BestRate, final_rates
+from scalestudy.experiments.analysis.measures.trainings import BestRate, final_rates, setting
 from scalestudy.experiments.spec.study_spec import StudySpec
 
 Rule = Literal["linear", "sqrt", "constant"]

@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scalestudy.experiments.analysis.answers.target_times import Option, TargetTimes
 from scalestudy.experiments.analysis.answers.throughput import part_of_combination, times_of
 from scalestudy.experiments.analysis.laws.least_squares import Estimate
 from scalestudy.experiments.analysis.laws.step_time import MEASURE, StepTimes
+from scalestudy.experiments.analysis.measures.cells import combination_of
 from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS
 from scalestudy.experiments.analysis.measures.parts import Figure, finite, identified, missing, present
 from scalestudy.experiments.analysis.measures.targets import cost_of
@@ -53,6 +55,7 @@ def predictions_part(
     efficiency: Figure,
     price_per_gpu_hour: float | None = None,
     *,
+    times: TargetTimes | None = None,
     most_workers: int = MOST_WORKERS,
 ) -> Figure:
     """Return the `predictions` of `summary.json`.
@@ -62,13 +65,15 @@ def predictions_part(
         efficiency: from `efficiency.statistical_efficiency`. Its target and its combination of swept keys
             are predicted.
         price_per_gpu_hour: for the cost; None: no cost.
+        times: of the cells to the same target. A number of workers that was tried has the time of its soonest cell.
         most_workers: up to which predictions go.
 
     Returns:
         `{of, target, batch_size, rows, breaks_at, best, flagged, why}`, or missing with a why.
 
         There is a row for each number of workers timed, then for its doublings. It has `num_gpus`, the `batch_size`
-        that is soonest there among those whose steps were measured, its `learning_rate`, `per_worker_batch`,
+        that is soonest there, among the cells that were tried or else among those whose steps were measured, its
+        `learning_rate`, `per_worker_batch`,
         `step_seconds`, `seconds_to_target` with `low` and `high` (90 %, of the step's time and of the steps together;
         null if either is unknown), `worker_seconds`, `cost`, `beyond` (more workers than timed), `valid`, and `why` (it
         is not valid; of a valid row, what a larger batch might bring).
@@ -85,7 +90,14 @@ def predictions_part(
     part = part_of_combination(throughput, of)
     if part is None:
         return missing(f"the time of a step is not known: {throughput.get('why') or 'not for this combination'}")
-    predicting = _Predicting(ValidRange.of(part), batches, efficiency, price_per_gpu_hour)
+    tried = times.options if times is not None and times.target == target else []
+    predicting = _Predicting(
+        valid_range=ValidRange.of(part),
+        batches=batches,
+        efficiency=efficiency,
+        price=price_per_gpu_hour,
+        tried=[option for option in tried if combination_of(option["params"]) == of],
+    )
     rows = list(predicting.rows(most_workers))
     valid = [row for row in rows if row["valid"]]
     broken = next((row for row in rows if row["beyond"] and not row["valid"]), None)
@@ -277,11 +289,16 @@ class _Predicting:
     batches: Sequence[Batch]
     efficiency: Figure
     price: float | None
+    tried: Sequence[Option]  # the cells with a time
 
     def rows(self, most_workers: int) -> Iterator[Figure]:
         """Return a row for each number of workers, up to the first, beyond those timed, without a prediction."""
         for count in self.valid_range.worker_counts(most_workers):
             beyond = count > self.valid_range.counted[-1]
+            cells = [option for option in self.tried if option["params"]["num_gpus"] == count]
+            if cells:
+                yield {**self._tried_row(min(cells, key=lambda option: float(option["seconds"]))), "beyond": beyond}
+                continue
             batch, why = self._soonest(count)
             if batch is not None:
                 yield {**self._row(batch, count), "beyond": beyond, "valid": True, "why": self._larger(batch, count)}
@@ -289,6 +306,25 @@ class _Predicting:
             yield {**dict.fromkeys(COLUMNS), "num_gpus": count, "beyond": beyond, "valid": False, "why": why}
             if beyond:
                 return
+
+    def _tried_row(self, option: Option) -> Figure:
+        """Return the row of a cell that was tried: what the table of times has."""
+        count, batch_size = option["params"]["num_gpus"], option["params"]["batch_size"]
+        batch = next((batch for batch in self.batches if batch.batch_size == batch_size), None)
+        return {
+            "num_gpus": count,
+            "per_worker_batch": batch_size / count,
+            "batch_size": batch_size,
+            "learning_rate": option["params"]["learning_rate"],
+            "step_seconds": self.valid_range.value(count, batch.examples if batch else batch_size),
+            "seconds_to_target": option["seconds"],
+            "worker_seconds": option["worker_seconds"],
+            "cost": cost_of(option["worker_seconds"], self.price),
+            "low": option["interval"]["low"],
+            "high": option["interval"]["high"],
+            "valid": True,
+            "why": self._larger(batch, count) if batch is not None else None,
+        }
 
     def _soonest(self, count: int) -> tuple[Batch | None, str | None]:
         """Return the batch size that reaches the target soonest with so many workers, or why there is none."""

@@ -1,6 +1,6 @@
 """The choice: the fastest cell, the cheapest, and the one to recommend, with caveats.
 
-Times are estimates from all cells together (`estimates`). The fastest cell has the least time. The recommended cell is
+Times are estimates from all cells together (`posterior`). The fastest cell has the least time. The recommended cell is
 the cheapest that is almost certainly within a tolerance of the fastest: 90 % over all cells at once, since the cheapest
 of several that each seem near enough is often one that only seems so (docs/formulas.md §6).
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from scalestudy.experiments.analysis.answers.caveats import batch_edges, caveats_of, rate_edges
-from scalestudy.experiments.analysis.answers.efficiency import learns_alike
+from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.refusals import why_none
 from scalestudy.experiments.analysis.answers.target_times import Option, Ratios, TargetTimes, pareto, times_to
 from scalestudy.experiments.analysis.measures.cells import (
@@ -32,6 +32,7 @@ from scalestudy.experiments.analysis.measures.intervals import (
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, missing, present
 from scalestudy.experiments.analysis.measures.scaling import STRONG, timing_rows
+from scalestudy.experiments.analysis.measures.trainings import learns_alike
 from scalestudy.experiments.analysis.measures.usable import Trial, final_value, train_seconds
 from scalestudy.experiments.plan.plan import Plan, cell_of
 from scalestudy.experiments.plan.plan import label as label_of
@@ -86,7 +87,7 @@ def recommend(
     cells = gather(plan, trials, metric)
     wanted = (accuracy,) if accuracy is not None else spec.targets.accuracy
     price = spec.targets.price_per_gpu_hour if price is None else price
-    by_target = times_to(spec, cells, wanted, price)
+    by_target = times_to(Posterior(spec, cells), wanted, price)
     rows = [cell_row(cell) for cell in cells]
     timings = timing_rows(cells, {row["label"]: row["epoch_seconds"] for row in rows})
     return choose(spec, cells, rows, timings, by_target, max_gpus=max_gpus, tolerance=tolerance, by=by)
@@ -114,7 +115,10 @@ def choose(
     target = next((target for target in hardest_first if reached[target]), None)
     options = reached[target] if target is not None else []
     missed = [each for each in hardest_first[::-1] if all(row["measured_seconds"] is None for row in rows[each])]
-    choosing = _Choosing(spec, within, cells, cell_rows, timings)
+    undecided = (
+        sum(bool(row["seconds"] is None and row["met_last"]) for row in rows[target]) if target is not None else 0
+    )
+    choosing = _Choosing(spec, within, cells, cell_rows, timings, undecided)
     found: dict[str, Figure] = {}
     settle = None
     too_easy = bool(options) and all(option["upper_bound"] for option in options)
@@ -158,7 +162,8 @@ def choose(
 class _Choosing:
     """The maker of the recommendation's rows from options, with their evidence, ties and caveats.
 
-    cells: those that may be chosen. every: all cells of the study.
+    cells: those that may be chosen. every: all cells of the study. undecided: how many cells met the target at their
+    last evaluation alone.
     """
 
     def __init__(
@@ -168,12 +173,14 @@ class _Choosing:
         every: Sequence[Cell],
         cell_rows: Sequence[Row],
         timings: Sequence[Row],
+        undecided: int,
     ) -> None:
         self._spec, self._metric = spec, StudyMetric.of(spec.workload)
         self._cells = {cell.label: cell for cell in cells}
         self._rows = {row["label"]: row for row in cell_rows if row["label"] in self._cells}
         self._rate_edges, self._batch_edges = rate_edges(every), batch_edges(every)
         self._timings = {label: row for row in timings for label in row["cells"]}
+        self._undecided = undecided
         self._tried = [cell for cell in every if cell.counted]
 
     @property
@@ -280,6 +287,7 @@ class _Choosing:
             **({"nodes": row["nodes"]} if "nodes" in row else {}),
             "flags": row["flags"],
             "stopped_after": row["stopped_after"],
+            "undecided": self._undecided if option.get("seconds") is not None else 0,
             "evidence": {**trained, "seeds": option["n_seeds"]},
             "ties": list(ties[:SHOWN_TIES]),
             "tie_count": len(ties),

@@ -6,6 +6,7 @@ from typing import Any
 from scalestudy.experiments.analysis.answers.efficiency import statistical_efficiency, tunings
 from scalestudy.experiments.analysis.answers.factorised import factorised_caveats, factorised_part
 from scalestudy.experiments.analysis.answers.lr_rule import lr_rule
+from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.predictions import MOST_WORKERS, predictions_part
 from scalestudy.experiments.analysis.answers.recommendation import choose
 from scalestudy.experiments.analysis.answers.target_times import TargetTimes, times_to
@@ -70,9 +71,12 @@ def summarise_cells(
     wall_seconds: float | None = None,
     *,
     include_flagged: bool = False,
+    posterior: Posterior | None = None,
     by_target: Mapping[float, TargetTimes] | None = None,
 ) -> dict[str, Any]:
-    """Summarise cells that `gather` has made already. by_target: from `times_to`, if made already too."""
+    """Summarise cells that `gather` has made already. posterior, by_target: from `times_to`, if made already
+    too.
+    """
     trials = usable(trials)
     lines = trials.lines
     metric = StudyMetric.of(spec.workload)
@@ -83,7 +87,8 @@ def summarise_cells(
     rows = [{**row, **scaling_part(row, bases)} for row in rows]
     timings = timing_rows(cells, {row["label"]: row["epoch_seconds"] for row in rows})
     price = spec.targets.price_per_gpu_hour
-    by_target = times_to(spec, cells, spec.targets.accuracy, price) if by_target is None else by_target
+    posterior = Posterior(spec, cells) if posterior is None else posterior
+    by_target = times_to(posterior, spec.targets.accuracy, price) if by_target is None else by_target
     factorised = factorised_part(plan, trials, cells, spec.targets.accuracy)
     recommendation = choose(spec, cells, rows, timings, by_target)
     throughput = throughput_part(timed_steps(cells, include_flagged=include_flagged, recommendation=recommendation))
@@ -106,7 +111,7 @@ def summarise_cells(
         "throughput_model": throughput,
         "statistical_efficiency": efficiency,
         "lr_rule": lr_rule(spec, tuned),
-        "predictions": predictions_part(throughput, efficiency, price),
+        "predictions": predictions_part(throughput, efficiency, price, times=by_target.get(recommendation["target"])),
         "time_to_target": [row for target in metric.easiest_first(by_target) for row in by_target[target].rows],
         "factorised": factorised,
         "verdicts": verdicts(
@@ -147,7 +152,9 @@ def predict(
     cells = gather(plan, trials, StudyMetric.of(spec.workload))
     throughput = throughput_part(timed_steps(cells, recommendation=recommendation))
     efficiency = statistical_efficiency(spec, tunings(spec, cells, recommendation))
-    return predictions_part(throughput, efficiency, price, most_workers=most_workers)
+    target = efficiency.get("target")
+    times = times_to(Posterior(spec, cells), [target], price)[target] if target is not None else None
+    return predictions_part(throughput, efficiency, price, times=times, most_workers=most_workers)
 
 
 def _study(spec: StudySpec, rows: Sequence[Row], metric: StudyMetric) -> dict[str, Any]:

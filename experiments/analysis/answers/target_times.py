@@ -8,16 +8,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from scalestudy.experiments.analysis.answers.efficiency import learns_alike
-from scalestudy.experiments.analysis.answers.estimates import Times, estimate_times
+from scalestudy.experiments.analysis.answers.posterior import Posterior, Times
 from scalestudy.experiments.analysis.laws.least_squares import LEVEL
 from scalestudy.experiments.analysis.laws.shrinkage import Vector
-from scalestudy.experiments.analysis.measures.cells import Cell, combinations
+from scalestudy.experiments.analysis.measures.cells import Cell
 from scalestudy.experiments.analysis.measures.parts import Figure
 from scalestudy.experiments.analysis.measures.targets import cost_of, target_row
-from scalestudy.experiments.analysis.measures.trainings import trainings_of
 from scalestudy.experiments.analysis.measures.units import plural
-from scalestudy.experiments.spec.study_spec import StudySpec
 
 Option = Mapping[str, Any]
 """A row of `TargetTimes` whose seconds are known."""
@@ -39,31 +36,16 @@ class TargetTimes:
         return [row for row in self.rows if row["seconds"] is not None]
 
 
-def times_to(
-    spec: StudySpec, cells: Sequence[Cell], targets: Sequence[float], price: float | None = None
-) -> dict[float, TargetTimes]:
+def times_to(posterior: Posterior, targets: Sequence[float], price: float | None = None) -> dict[float, TargetTimes]:
     """Time all cells to each target: measured, and estimated from all cells of a combination together.
 
     Rows come from `targets.target_row`, with what was measured as `measured_seconds`; seconds, worker_seconds, cost and
     interval (90 %) are estimates, null with a why in a cell whose median over seeds is not known.
     """
-    if not targets:
-        return {}
-    learnt = [(each.cells, trainings_of(each.cells), learns_alike(spec, each)) for each in combinations(cells)]
-    found = {}
-    for target in targets:
-        generator = np.random.default_rng(0)  # the same records give the same answer
-        parts = [
-            estimate_times(members, trainings, target, generator, pooled=pooled)
-            for members, trainings, pooled in learnt
-        ]
-        found[target] = _joined(cells, target, parts, price)
-    return found
+    return {target: _told(posterior.cells, target, posterior.times(target), price) for target in targets}
 
 
-def _joined(cells: Sequence[Cell], target: float, parts: Sequence[Times], price: float | None) -> TargetTimes:
-    """Join the estimates of each combination (`parts`)."""
-    times = Times.joined(parts)
+def _told(cells: Sequence[Cell], target: float, times: Times, price: float | None) -> TargetTimes:
     ends = np.quantile(times.draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0) if times.labels else np.empty((2, 0))
     found = {label: place for place, label in enumerate(times.labels)}
     rows = []

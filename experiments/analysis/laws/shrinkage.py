@@ -1,17 +1,21 @@
 """Estimates of cells, shrunk towards a law by the precision of both.
 
-A measurement is law(cell) + deviation of the cell + effect of its group + noise, all normal, in logarithms. The law is
-linear in coefficients of which little is known beforehand. How far cells deviate, groups differ and measurements
-scatter is estimated from all cells together, so a cell of one measurement has an interval too. These standard
-deviations are not known well from few measurements; the posterior is averaged over a grid of them, weighted by their
-marginal likelihood (a linear mixed model; Rasmussen and Williams 2006, Gaussian Processes, sections 2.7 and 5.4.1).
+A measurement is law(cell) + deviation of the cell + effect of its group + noise, all normal, in logarithms. How far
+cells deviate, groups differ and measurements scatter is estimated from all cells together, so a cell of one measurement
+has an interval too. These standard deviations are not known well from few measurements; the posterior is averaged over
+a grid of them, weighted by their marginal likelihood (a linear mixed model; Rasmussen and Williams 2006, Gaussian
+Processes, sections 2.7 and 5.4.1).
 
-Shapes: n measurements, c cells, p coefficients, g groups, h points of the grid.
+Cells that are neighbours deviate in the same direction: half of a deviation's variance is a process whose correlation
+falls with the octaves between two cells. Values of that process at some nodes stand for all of it, and what the nodes
+leave open at a cell counts as the cell's own (Quiñonero-Candela and Rasmussen 2005, section 6: FITC).
+
+Shapes: n measurements, c cells, p coefficients, g groups, m nodes, h points of the grid, k draws.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,7 +30,7 @@ SPREADS = tuple(0.0005 * 2.0**power for power in range(11))
 """Standard deviations that are tried, of logarithms: 0.05 to 51 %."""
 LIKELY_NOISE, NOISE_FACTOR = 0.12, 0.8
 """The noise assumed before any is measured: its median, and the standard deviation of its logarithm."""
-LIKELY_DEVIATION, DEVIATION_FACTOR = 0.03, 0.6
+LIKELY_DEVIATION, DEVIATION_FACTOR = 0.05, 0.8
 """The same for the cells' deviations from the law."""
 GROUP_SHARES = (0.0, 0.3, 0.6, 1.0)
 """Standard deviations of the groups' effects that are tried, over the noise's."""
@@ -34,6 +38,9 @@ NO_EFFECT = 1e-6
 SLOPE_STEP = 1e-4
 NEGLIGIBLE_WEIGHT = 1e-4
 """Points of the grid with a smaller weight are left out."""
+COMMON, LENGTH = 0.5, 1.0
+"""Share of a deviation's variance that neighbours have in common, and the octaves over which it falls to 1/e."""
+MOST_NODES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,31 +50,103 @@ class LinearLaw:
     features: Vector  # (c, p)
     offset: Vector  # (c,), what it gives if all coefficients are zero
     prior: Vector  # (p,), standard deviations of the coefficients about zero before anything is measured
+    exact: int = 0
+    """In how many coefficients, the first ones, the law is linear everywhere."""
 
     @classmethod
-    def near(cls, law: Callable[[Vector], Vector], values: Vector, usual: Vector, prior: Vector) -> "LinearLaw":
+    def near(
+        cls, law: Callable[[Vector], Vector], values: Vector, usual: Vector, prior: Vector, exact: int = 0
+    ) -> "LinearLaw":
         """Linearise a law (p,) -> (c,) near these values of its parameters.
 
-        usual, prior: means and standard deviations of the parameters before anything is measured.
+        usual, prior: means and standard deviations of the parameters before anything is measured. exact: in how many
+        of them, the first ones, the law is linear everywhere.
         """
         axes = np.eye(len(values)) * SLOPE_STEP
         features = np.stack([(law(values + axis) - law(values - axis)) / (2 * SLOPE_STEP) for axis in axes], axis=1)
-        return cls(features=features, offset=law(values) + features @ (usual - values), prior=prior)
+        return cls(features=features, offset=law(values) + features @ (usual - values), prior=prior, exact=exact)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Point:
+class Deviations:
+    """How the deviations of cells hang together, for a standard deviation of 1."""
+
+    weights: Vector  # (c, m), of the process at the nodes, whose values are independent
+    own: Vector  # (c,), the variance of a cell's own part
+
+    @classmethod
+    def apart(cls, count: int) -> "Deviations":
+        """Return deviations that have nothing in common."""
+        return cls(weights=np.empty((count, 0)), own=np.ones(count))
+
+    @classmethod
+    def of_neighbours(cls, octaves: Vector) -> "Deviations":
+        """Return deviations of cells at these places (c, axes), in octaves."""
+        nodes = _nodes(octaves)
+        among, to = _common(nodes, nodes), _common(octaves, nodes)
+        lower = np.linalg.cholesky(among + 1e-9 * np.eye(len(nodes)))
+        weights = linalg.solve_triangular(lower, to.T, lower=True, check_finite=False).T
+        return cls(weights=weights, own=np.maximum(1 - (weights**2).sum(axis=1), 1 - COMMON))
+
+
+def _common(places: Vector, others: Vector) -> Vector:
+    """Return the covariance of what places have in common."""
+    return np.asarray(COMMON * np.exp(-np.abs(places[:, None] - others).sum(axis=2) / LENGTH))
+
+
+def _nodes(octaves: Vector) -> Vector:
+    """Return the places of the nodes (m, axes): the grid of all values, or an even one if these are too many."""
+    axes = [np.unique(column) for column in octaves.T]
+    while math.prod(map(len, axes)) > MOST_NODES:
+        longest = max(range(len(axes)), key=lambda place: len(axes[place]))
+        axes[longest] = np.linspace(axes[longest][0], axes[longest][-1], len(axes[longest]) // 2 + 1)
+    return np.array(list(itertools.product(*axes)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
     """The posterior at one point of the grid.
 
-    A cell's deviation from the law is normal. Coefficients and groups' effects are normal together.
+    A cell's own deviation is normal. Nodes, groups' effects and coefficients, in this order, are normal together.
     """
 
     noise: float  # standard deviation of a measurement
     effect: float  # standard deviation of a group's effect
-    lower: Vector  # lower · lowerᵀ is the precision of coefficients and effects
+    lower: Vector  # lower · lowerᵀ is the precision of nodes, effects and coefficients
     half: Vector  # lower⁻ᵀ · half is their mean
-    own: Vector  # (c,), the mean of the deviations if coefficients and effects are zero
-    precision: Vector  # (c,), of the deviations
+    rows: Vector  # (c, m + g + p), of the design, weighted and summed over the measurements of a cell
+    right: Vector  # (m + g + p,), the design times the measured values, weighted; these values are less the offset
+    sums: Vector  # (c,), of the same values, weighted
+    squared: float  # the same of their squares
+    counts: Vector  # (c,), of the weights
+    precision: Vector  # (c,), of the own deviations
+    spread: float  # standard deviation of a deviation
+    size: float  # logarithms of the determinants but of the coefficients that are not exact, and of the grid's prior
+
+    @property
+    def key(self) -> tuple[float, float, float]:
+        """Its place in the grid."""
+        return self.noise, self.spread, self.effect
+
+    def given(self, above: Vector, apart: int) -> tuple[Vector, Vector]:
+        """Take what is not exact in the law as known instead.
+
+        Args:
+            above: (k, c), by how much the law's values lie above the offset of the linear law, the exact coefficients
+                being zero.
+            apart: `Shrunk.apart`.
+
+        Returns:
+            The log density of the measurements (k,), up to a constant, with the weight of the point beforehand. The
+            half (k, apart) of nodes, effects and exact coefficients.
+        """
+        sums = self.sums - self.counts * above
+        rows, lower = self.rows[:, :apart], self.lower[:apart, :apart]
+        right = self.right[:apart] - above @ rows - (sums / self.precision) @ rows
+        half = linalg.solve_triangular(lower, right.T, lower=True, check_finite=False).T
+        fit = self.squared - 2 * above @ self.sums + above**2 @ self.counts
+        fit -= (sums**2 / self.precision).sum(axis=1) + (half**2).sum(axis=1)
+        return -(fit + self.size) / 2, half
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,19 +154,32 @@ class Shrunk:
     """The posterior of the cells' values: a mixture of the points of the grid."""
 
     law: LinearLaw
-    rows: Vector  # (c, p + g), of the design
+    deviations: Deviations
     weights: list[float]
-    points: list[_Point]
+    points: list[Point]
+    evidence: float  # logarithm of the density of the measurements, up to a constant that all laws share
 
     @cached_property
     def mean(self) -> Vector:
         """(c,)."""
         parts = []
         for point in self.points:
-            both = linalg.solve_triangular(point.lower, point.half, lower=True, trans="T")
-            deviations = point.own - self.rows @ both / point.noise**2 / point.precision
-            parts.append(self.law.features @ both[: self.law.features.shape[1]] + deviations)
+            both = linalg.solve_triangular(point.lower, point.half, lower=True, trans="T", check_finite=False)
+            deviations = (point.sums - point.rows @ both) / point.precision
+            parts.append(self.linear @ both + deviations)
         return self.law.offset + np.average(parts, axis=0, weights=self.weights)
+
+    @property
+    def apart(self) -> int:
+        """How many of what is normal together stay so whatever the law's form: nodes, effects, exact coefficients."""
+        return len(self.points[0].half) - self.law.features.shape[1] + self.law.exact
+
+    @cached_property
+    def linear(self) -> Vector:
+        """(c, m + g + p), what each of what is normal together adds to a cell."""
+        shared = self.deviations.weights
+        groups = np.zeros((len(shared), self.apart - self.law.exact - shared.shape[1]))
+        return np.hstack([shared, groups, self.law.features])
 
     @cached_property
     def noise(self) -> float:
@@ -100,34 +192,38 @@ class Shrunk:
         both = [math.log(math.hypot(point.noise, point.effect)) for point in self.points]
         return math.exp(float(np.average(both, weights=self.weights)))
 
+    def shares(self, count: int, generator: np.random.Generator) -> Iterator[tuple[Point, slice]]:
+        """Share so many draws among the points."""
+        first = 0
+        for point, share in zip(self.points, generator.multinomial(count, self.weights).tolist(), strict=True):
+            if share:
+                yield point, slice(first, first + share)
+            first += share
+
     def draws(self, cells: Places, count: int, generator: np.random.Generator) -> Vector:
         """Draw the values of some cells together (count, cells). A cell that is named twice is drawn once."""
         cells, named = np.unique(cells, return_inverse=True)
-        shares = generator.multinomial(count, self.weights)
-        drawn = [(point, share) for point, share in zip(self.points, shares, strict=True) if share]
-        chance, apart = np.empty((count, len(self.points[0].half))), np.empty((count, len(cells)))
-        first = 0
-        for _, share in drawn:
-            chance[first : first + share] = generator.standard_normal((chance.shape[1], share)).T
-            apart[first : first + share] = generator.standard_normal((share, len(cells)))
-            first += share
-
-        def of_each(values: Iterable[Vector]) -> Vector:
-            """Return, by draw, the value of its point."""
-            return np.repeat(np.array(list(values)), [share for _, share in drawn], axis=0)
-
-        upper = of_each(point.lower.T for point, _ in drawn)
-        both = np.linalg.solve(upper, (of_each(point.half for point, _ in drawn) + chance)[..., None])[..., 0]
-        precision = of_each(point.precision[cells] for point, _ in drawn)
-        noise = of_each(np.array([point.noise]) for point, _ in drawn)
-        features = self.law.features[cells]
-        deviations = of_each(point.own[cells] for point, _ in drawn) - both @ self.rows[cells].T / noise**2 / precision
-        deviations += apart / np.sqrt(precision)
-        values = self.law.offset[cells] + both[:, : features.shape[1]] @ features.T + deviations
+        values = np.empty((count, len(cells)))
+        for point, draws in self.shares(count, generator):
+            chance = generator.standard_normal((len(point.half), draws.stop - draws.start))
+            both = linalg.solve_triangular(
+                point.lower, point.half[:, None] + chance, lower=True, trans="T", check_finite=False
+            ).T
+            own = (point.sums[cells] - both @ point.rows[cells].T) / point.precision[cells]
+            own += generator.standard_normal(own.shape) / np.sqrt(point.precision[cells])
+            values[draws] = self.law.offset[cells] + both @ self.linear[cells].T + own
         return values[generator.permutation(count)][:, named]
 
 
-def shrink(values: Vector, cells: Places, law: LinearLaw, groups: Places | None = None) -> Shrunk:
+def shrink(
+    values: Vector,
+    cells: Places,
+    law: LinearLaw,
+    groups: Places | None = None,
+    *,
+    extra: Vector | None = None,
+    deviations: Deviations | None = None,
+) -> Shrunk:
     """Return the posterior of the values of all cells, measured or not.
 
     Args:
@@ -135,49 +231,79 @@ def shrink(values: Vector, cells: Places, law: LinearLaw, groups: Places | None 
         cells: (n,), the cell of each measurement.
         law: of the cells' values.
         groups: (n,), the group of each measurement, such as its seed, from 0 on; None: there are none.
+        extra: (n,), variance of each measurement beside the noise; None: none has any.
+        deviations: of the cells; None: they have nothing in common.
     """
-    (count, size), measured = law.features.shape, values - law.offset[cells]
+    count, measured = len(law.offset), values - law.offset[cells]
+    deviations = Deviations.apart(count) if deviations is None else deviations
     grouped = 0 if groups is None else int(groups.max()) + 1
-    each, sums = np.zeros((count, max(grouped, 1))), np.zeros((count, max(grouped, 1)))
-    columns = np.zeros(len(values), dtype=np.int64) if groups is None else groups
-    np.add.at(each, (cells, columns), 1.0)
-    np.add.at(sums, (cells, columns), measured)
-    counts, totals = each.sum(axis=1), sums.sum(axis=1)
-    # A measurement's row of the design is its cell's features, then a one for its group.
-    rows = np.hstack([law.features * counts[:, None], each[:, :grouped]])  # summed over the measurements of a cell
-    square = np.zeros((size + grouped, size + grouped))
-    square[:size] = law.features.T @ rows
-    square[size:, :size] = square[:size, size:].T
-    square[size:, size:] = np.diag(each.sum(axis=0)[:grouped])
-    right = np.concatenate([law.features.T @ totals, sums.sum(axis=0)[:grouped]])
-    squared = float(measured @ measured)
-
+    of_group = np.zeros((len(values), grouped))
+    if groups is not None:
+        of_group[np.arange(len(values)), groups] = 1.0
+    shared = deviations.weights.shape[1]
+    apart = shared + grouped + law.exact
     grid = list(itertools.product(SPREADS, GROUP_SHARES if grouped else (0.0,)))
-    deviations, shares = (np.array(column) for column in zip(*grid, strict=True))  # (h,) for each noise
-    points: list[_Point] = []
+    spread, shares = (np.array(column) for column in zip(*grid, strict=True))
+    points: list[Point] = []
     evidence: list[float] = []
     for noise in SPREADS:
-        # The cells' deviations are independent given the rest, so they are integrated out one by one.
-        effects = np.maximum(noise * shares, NO_EFFECT)[:, None]
-        spreads = np.hstack([np.tile(law.prior, (len(grid), 1)), np.repeat(effects, grouped, axis=1)])
-        precision = counts / noise**2 + deviations[:, None] ** -2.0
-        crossed = np.einsum("cp,hc,cq->hpq", rows, 1 / precision, rows, optimize=True) / noise**2
-        matrix = (square - crossed) / noise**2 + np.eye(size + grouped) * spreads[:, None, :] ** -2.0
-        lower = np.linalg.cholesky(matrix)
-        pulled = (right - (totals / precision) @ rows / noise**2) / noise**2
-        half = np.linalg.solve(lower, pulled[..., None])[..., 0]
-        fit = (squared - (totals**2 / precision).sum(axis=1) / noise**2) / noise**2 - (half**2).sum(axis=1)
-        scale = 2 * len(values) * math.log(noise) + np.log(precision * deviations[:, None] ** 2).sum(axis=1)
-        scale += 2 * np.log(np.diagonal(lower, axis1=1, axis2=2) * spreads).sum(axis=1)
-        beforehand = (np.log(deviations / LIKELY_DEVIATION) / DEVIATION_FACTOR) ** 2
-        beforehand += (math.log(noise / LIKELY_NOISE) / NOISE_FACTOR) ** 2
-        evidence.extend(-(fit + scale + beforehand) / 2)
-        points.extend(
-            _Point(noise=noise, effect=effect, lower=low, half=middle, own=totals / noise**2 / known, precision=known)
-            for effect, low, middle, known in zip((noise * shares).tolist(), lower, half, precision, strict=True)
+        weight = 1 / (noise**2 + (np.zeros(len(values)) if extra is None else extra))
+        each = np.zeros((count, grouped))
+        np.add.at(each, cells, of_group * weight[:, None])
+        counts, sums = (
+            np.asarray(np.bincount(cells, of, minlength=count), dtype=float) for of in (weight, weight * measured)
         )
-    weights = np.exp(np.array(evidence) - max(evidence))
-    weights = np.where(weights < NEGLIGIBLE_WEIGHT * weights.sum(), 0.0, weights)
+        # a measurement's row of the design has the nodes' weights and features of its cell, and a one for its group
+        rows = np.hstack([deviations.weights * counts[:, None], each, law.features * counts[:, None]])
+        fixed = np.hstack([deviations.weights, np.zeros((count, grouped)), law.features])
+        square = fixed.T @ rows
+        inner = slice(shared, shared + grouped)
+        square[inner] = square[:, inner].T
+        square[inner, inner] = np.diag(each.sum(axis=0))
+        right: Vector = fixed.T @ sums
+        right[inner] = (weight * measured) @ of_group
+        squared, scale = float(weight @ measured**2), -float(np.log(weight).sum())
+        # the cells' own deviations are independent given the rest, so they are integrated out one by one
+        effects = np.maximum(noise * shares, NO_EFFECT)[:, None]
+        prior = np.tile(law.prior, (len(grid), 1))
+        spreads = np.hstack([np.repeat(spread[:, None], shared, 1), np.repeat(effects, grouped, 1), prior])
+        precision = counts + 1 / (spread[:, None] ** 2 * deviations.own)
+        part = rows.T / precision[:, None, :]
+        lower: Vector = np.linalg.cholesky(square - part @ rows + np.eye(len(square)) * spreads[:, None] ** -2.0)
+        half = np.linalg.solve(lower, (right - part @ sums)[..., None])[..., 0]
+        fit = squared - (sums**2 / precision).sum(axis=1) - (half**2).sum(axis=1)
+        widths = 2 * np.log(np.diagonal(lower, axis1=1, axis2=2) * spreads)
+        size = scale + np.log(precision * spread[:, None] ** 2 * deviations.own).sum(axis=1)
+        size += (np.log(spread / LIKELY_DEVIATION) / DEVIATION_FACTOR) ** 2
+        size += (math.log(noise / LIKELY_NOISE) / NOISE_FACTOR) ** 2 + widths[:, :apart].sum(axis=1)
+        evidence.extend((-(fit + size + widths[:, apart:].sum(axis=1)) / 2).tolist())
+        points.extend(
+            Point(
+                noise=noise,
+                effect=noise * float(shares[place]),
+                lower=lower[place],
+                half=half[place],
+                rows=rows,
+                right=right,
+                sums=sums,
+                squared=squared,
+                counts=counts,
+                precision=precision[place],
+                spread=float(spread[place]),
+                size=float(size[place]),
+            )
+            for place in range(len(grid))
+        )
+    most = max(evidence)
+    weights = np.exp(np.array(evidence) - most)
+    total = float(weights.sum())
+    weights = np.where(weights < NEGLIGIBLE_WEIGHT * total, 0.0, weights)
     weights /= weights.sum()
     kept = [(float(weight), point) for weight, point in zip(weights, points, strict=True) if weight]
-    return Shrunk(law=law, rows=rows, weights=[weight for weight, _ in kept], points=[point for _, point in kept])
+    return Shrunk(
+        law=law,
+        deviations=deviations,
+        weights=[weight for weight, _ in kept],
+        points=[point for _, point in kept],
+        evidence=most + math.log(total),
+    )

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from scalestudy.experiments.analysis.measures.cells import Cell, why_no_time
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import finite
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.analysis.measures.usable import (
@@ -26,12 +27,13 @@ SAME_TIME_SECONDS = 0.1
 
 
 def target_row(cell: Cell, target: float) -> dict[str, Any]:
-    """Return the time to one target as measured in one cell: seconds, n_seeds, reached, censored, cut, upper_bound,
-    why.
+    """Return the time to one target as measured in one cell: seconds, n_seeds, reached, met_last, censored, cut,
+    upper_bound, why.
 
     seconds: training only, undisturbed if the cell has timing runs; the median over seeds (`median_time`). n_seeds:
     seeds whose end says something about the target. reached: how many of them met it. censored: how many ended before
     it with no sign that they would have missed it. cut: how many of these were stopped before their last epoch.
+    met_last: how many seeds met it at their last evaluation alone, which another would have to confirm.
     upper_bound: whether a seed met the target at its first evaluation, which then stands for the time.
     """
     counted = cell.counted if cell.is_timed else []
@@ -44,9 +46,16 @@ def target_row(cell: Cell, target: float) -> dict[str, Any]:
     seconds = finite(median_time(times))
     reached = sum(known and math.isfinite(time) for time, known in times)
     within = max((time for time, known in times if not known), default=None)
+    met_last = sum(
+        bool(points) and meets_last([value for _, value in points], target, cell.metric) for _, points in curves
+    )
     why = None
     if not times:
         why = why_no_time(cell)
+    elif seconds is None and met_last:
+        why = f"{met_last} of {plural(len(times), 'seed')} met {target:g} at the last evaluation, the others did not"
+        if met_last == len(times):
+            why = f"it met {target:g} at the last evaluation"
     elif seconds is None:
         longest = "" if within is None else f" within {within:.3g} s"
         why = f"{len(times) - reached} of {plural(len(times), 'seed')} did not reach {target:g}{longest}"
@@ -57,11 +66,17 @@ def target_row(cell: Cell, target: float) -> dict[str, Any]:
         "seconds": seconds,
         "n_seeds": len(times),
         "reached": reached,
+        "met_last": met_last,
         "censored": sum(not known for _, known in times),
         "cut": sum(not known and status in CUT for (status, _), (_, known) in zip(curves, times, strict=True)),
         "upper_bound": any(reached_at_once(points, target, cell.metric) for _, points in curves),
         "why": why,
     }
+
+
+def meets_last(values: Sequence[float], target: float, metric: StudyMetric) -> bool:
+    """Whether the last evaluation meets a target that none before it did reach."""
+    return metric.arrival(values, target) is None and not metric.better(target, values[-1])
 
 
 def median_time(times: Sequence[tuple[float, bool]]) -> float:

@@ -9,9 +9,9 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from scalestudy.experiments.analysis.measures.cells import Cell
+from scalestudy.experiments.analysis.measures.cells import Cell, Combination
 from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS, t_interval
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import finite, positive
@@ -25,6 +25,8 @@ from scalestudy.experiments.analysis.measures.usable import (
     steps_of,
     time_to_target,
 )
+from scalestudy.experiments.spec.checks import inexact_findings
+from scalestudy.experiments.spec.study_spec import StudySpec, value_in
 
 TUNED = (*TIMED, "diverged")
 """Statuses that say something about a batch size and a rate. Too little memory concerns num_gpus instead."""
@@ -112,6 +114,17 @@ class BatchPoint:
             return "met at the first evaluation"
         missed = sum(not math.isfinite(cost) for cost in self.best.costs)
         return f"{missed} of {len(self.best.costs)} seeds missed the target"
+
+
+def learns_alike(spec: StudySpec, combination: Combination) -> bool:
+    """Whether a step learns the same with any num_gpus, apart from rounding."""
+    inexact = inexact_findings(spec, lambda key: [setting(spec, combination, key)])
+    return next(inexact, None) is None
+
+
+def setting(spec: StudySpec, combination: Combination, key: str) -> Any:
+    """Return the value of a key in a combination: as swept, else the spec's. key: dotted, such as `train.lr_rule`."""
+    return combination.settings[key] if key in combination.settings else value_in(spec, key)
 
 
 def trainings_of(cells: Iterable[Cell]) -> list[Training]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scalestudy.experiments.analysis import recommend
+from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.recommendation import ROLES
 from scalestudy.experiments.analysis.answers.summary import summarise_cells
 from scalestudy.experiments.analysis.answers.target_times import times_to
@@ -29,10 +30,11 @@ sweep: {num_gpus: [1, 2], batch_size: [32, 128], learning_rate: [0.1, 0.2], seed
 def explored(text=TEXT, **keywords):
     spec, plan, trials = study_of(text, Law(noise=0.05, learning=60), **keywords)
     cells = gather(plan, trials, StudyMetric.of(spec.workload))
-    by_target = times_to(spec, cells, spec.targets.accuracy)
+    posterior = Posterior(spec, cells)
+    by_target = times_to(posterior, spec.targets.accuracy)
     summary = summarise_cells(spec, plan, trials, cells, by_target=by_target)
     summary["study"]["study_id"] = "x-1"
-    return spec, plan, trials, cells, summary, explorer_data(spec, cells, summary, by_target)
+    return spec, plan, trials, cells, summary, explorer_data(spec, posterior, summary, by_target)
 
 
 def test_at_every_target_the_slider_says_what_recommend_says():
@@ -75,13 +77,13 @@ def test_runs_are_named_as_mlflow_has_them():
     spec, _, _, cells, summary, data = explored()
     assert data["runs"] is None
     page = "http://127.0.0.1:5000/#/experiments/1/runs"
-    runs = explorer_data(spec, cells, summary, {}, runs_page=page)["runs"]
+    runs = explorer_data(spec, Posterior(spec, cells), summary, {}, runs_page=page)["runs"]
     assert runs["page"] == page
     assert runs["filters"][0] == (
         "params.`num_gpus` = '1' and params.`batch_size` = '32' and params.`learning_rate` = '0.1' "
         "and tags.`scalestudy.study_id` = 'x-1'"
     )
-    inferred = [replace(cells[0], inferred=True), *cells[1:]]
+    inferred = Posterior(spec, [replace(cells[0], inferred=True), *cells[1:]])
     assert explorer_data(spec, inferred, summary, {}, runs_page=page)["runs"]["filters"][0] is None
 
 

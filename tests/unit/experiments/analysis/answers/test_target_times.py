@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.target_times import pareto, times_to
 from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
@@ -54,6 +55,6 @@ def test_a_median_that_only_its_own_seeds_give_is_refused_by_those_that_missed()
         for epoch, value in zip(trial["epochs"], values, strict=True):
             epoch |= {"test_accuracy": value, "train_seconds": seconds}
     cells = gather(plan, trials, StudyMetric.of(spec.workload))
-    row, _ = times_to(spec, cells, [0.8])[0.8].rows
+    row, _ = times_to(Posterior(spec, cells), [0.8])[0.8].rows
     assert row["measured_seconds"] is not None
     assert (row["seconds"], row["why"]) == (None, "1 of 2 seeds did not reach 0.8")

@@ -70,8 +70,8 @@ def test_several_are_averaged_by_how_likely_they_make_the_measurements(monkeypat
     means, weights = [], []
     for noise, deviation in itertools.product(spreads, spreads):
         mean, _, density = dense(values, cells, groups, noise, deviation)
-        # log-normal beforehand: noise about 12 %, deviations about 3 %
-        beforehand = (np.log(noise / 0.12) / 0.8) ** 2 + (np.log(deviation / 0.03) / 0.6) ** 2
+        # log-normal beforehand: noise about 12 %, deviations about 5 %
+        beforehand = (np.log(noise / 0.12) / 0.8) ** 2 + (np.log(deviation / 0.05) / 0.8) ** 2
         means.append(mean)
         weights.append(density - beforehand / 2)
     wanted = np.average(means, axis=0, weights=np.exp(np.array(weights) - max(weights)))
@@ -137,7 +137,7 @@ def test_intervals_cover_what_is_drawn():
     covered = []
     for draw in range(150):
         generator = np.random.default_rng(draw)
-        law, deviation = line(), float(np.exp(np.log(0.03) + 0.6 * generator.standard_normal()))
+        law, deviation = line(), float(np.exp(np.log(0.05) + 0.8 * generator.standard_normal()))
         noise = float(np.exp(np.log(0.12) + 0.8 * generator.standard_normal()))
         truth = law.offset + law.features @ [1.0, 0.7] + deviation * generator.standard_normal(CELLS)
         cells = np.repeat(np.arange(CELLS), 3)

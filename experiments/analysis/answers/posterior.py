@@ -1,0 +1,287 @@
+"""The posterior of a study: steps to each target, seconds of a step, and each cell's time (docs/formulas.md §6).
+
+Seconds to a target are steps to it times seconds a step. Steps depend on batch size, rate and seed: trainings that
+differ in num_gpus alone are one training measured several times. Seconds a step depend on num_gpus and batch size: all
+runs of these share them, whatever their rate and seed. Both are shrunk towards a law (`laws.shrinkage`), so that
+neither a lucky seed nor a slow run decides. In a ratio of two cells, what they share cancels.
+"""
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalestudy.experiments.analysis.laws.outliers import clipped_repeats
+from scalestudy.experiments.analysis.laws.seconds_of_a_step import law_of_step_seconds
+from scalestudy.experiments.analysis.laws.shrinkage import Shrunk, Vector, shrink
+from scalestudy.experiments.analysis.laws.steps_to_target import DRAWS, Arrivals, StepsToTarget, steps_to_target
+from scalestudy.experiments.analysis.measures.arrivals import (
+    Arrival,
+    arrival_of,
+    arrival_of_stopped,
+    confirmed_share,
+)
+from scalestudy.experiments.analysis.measures.cells import Cell, combinations
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.analysis.measures.targets import median_time
+from scalestudy.experiments.analysis.measures.trainings import Training, learns_alike, trainings_of
+from scalestudy.experiments.analysis.measures.usable import time_to_target
+from scalestudy.experiments.spec.study_spec import StudySpec
+
+HALF = 0.5
+NO_SECONDS = 1e-300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """Logarithms of seconds to a target."""
+
+    labels: tuple[str, ...]  # of the cells that have an estimate
+    mean: Vector  # (c,)
+    draws: Vector  # (k, c), of all of them together
+    learnt: Vector  # (k, c), the part of the draws that steps to the target cause, without the seconds of a step
+
+    @classmethod
+    def joined(cls, parts: Sequence["Times"]) -> "Times":
+        """Join the times of several combinations. A single one is not copied."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            labels=tuple(label for part in parts for label in part.labels),
+            mean=np.concatenate([np.empty(0), *(part.mean for part in parts)]),
+            draws=np.hstack([np.empty((DRAWS, 0)), *(part.draws for part in parts)]),
+            learnt=np.hstack([np.empty((DRAWS, 0)), *(part.learnt for part in parts)]),
+        )
+
+
+Key = tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learnt:
+    """log steps by batch size, rate and, unless pooled, num_gpus."""
+
+    pooled: bool
+    places: Mapping[Key, int]
+    examples: Mapping[int, float]  # of a step, by batch size: fewer where an epoch ends in a smaller step
+    found: StepsToTarget
+    able: Mapping[Key, float]
+    """Of the places whose median over seeds is known, the share of the seeds that did not diverge."""
+
+    @classmethod
+    def of(
+        cls,
+        trainings: Sequence[Training],
+        target: float,
+        metric: StudyMetric,
+        generator: np.random.Generator,
+        *,
+        pooled: bool,
+    ) -> "Learnt | None":
+        """Estimate the steps; None if no cell's median over seeds is known."""
+        told: dict[Key, dict[int, list[Training]]] = defaultdict(lambda: defaultdict(list))
+        for training in trainings:
+            told[training.batch_size, training.rate, 1 if pooled else training.num_gpus][training.seed].append(training)
+        confirmed = confirmed_share((training.curve for training in trainings), target, metric)
+        places = {key: index for index, key in enumerate(sorted(told))}
+        rows: list[tuple[Arrival, int, int]] = []  # its place and seed
+        able: dict[Key, float] = {}
+        for key, index in places.items():
+            seen: list[tuple[float, bool]] = []  # as of `median_time`
+            for seed, copies in told[key].items():
+                found = _together(copies, trainings, target, metric, confirmed)
+                if found is not None:
+                    rows.append((found, index, seed))
+                    sure = found.chance == 1 and math.isfinite(found.high)
+                    seen.append((found.value or found.high, True) if sure else (found.low, False))
+                elif all(training.status == "diverged" for training in copies):
+                    seen.append((math.inf, True))
+            if math.isfinite(median_time(seen)):
+                able[key] = 1 - sum(math.isinf(steps) for steps, _ in seen) / len(seen)
+        if not able:
+            return None
+        examples = _examples(trainings)
+        arrivals, where, seeds = zip(*rows, strict=True)
+        _, groups = np.unique(seeds, return_inverse=True)
+        with np.errstate(divide="ignore"):
+            low, high = (np.log([getattr(each, end) for each in arrivals]) for end in ("low", "high"))
+        steps = steps_to_target(
+            np.array([(examples[int(batch)], rate, workers) for batch, rate, workers in places]),
+            Arrivals(
+                places=np.array(where),
+                seeds=groups,
+                low=low,
+                high=high,
+                chance=np.array([each.chance for each in arrivals]),
+                values=np.array([math.nan if each.value is None else math.log(each.value) for each in arrivals]),
+                extra=np.array([each.extra for each in arrivals]),
+            ),
+            generator,
+        )
+        return cls(pooled=pooled, places=places, examples=examples, found=steps, able=able)
+
+    def key(self, cell: Cell) -> Key:
+        """Return what a cell's steps depend on."""
+        return (cell.batch_size, cell.learning_rate, 1 if self.pooled else cell.num_gpus)
+
+    def has(self, cell: Cell) -> bool:
+        """Whether a cell's median over seeds is known."""
+        return self.key(cell) in self.able and self._able(cell) > HALF
+
+    def later(self, cell: Cell) -> float:
+        """Return by how much the median of a cell's seeds lies above the median of those that can reach the target."""
+        return statistics.NormalDist().inv_cdf(HALF / self._able(cell)) * self.found.scatter
+
+    def _able(self, cell: Cell) -> float:
+        """Return the share of a cell's seeds that can reach the target.
+
+        Running out of memory counts on its num_gpus alone.
+        """
+        counted = cell.counted
+        lost = sum(trial["status"] == "out_of_memory" for trial in counted)
+        return self.able[self.key(cell)] * (1 - lost / len(counted)) if counted else 0.0
+
+    def place(self, cell: Cell) -> int:
+        """Return the place of a cell in `found`."""
+        return self.places[self.key(cell)]
+
+
+def _together(
+    copies: Sequence[Training], others: Sequence[Training], target: float, metric: StudyMetric, confirmed: float
+) -> Arrival | None:
+    """Return the arrival of one training that ran on several num_gpus; None if all of them diverged."""
+    found = [
+        arrival_of_stopped(each, others, target, metric)
+        if each.status == "stopped" and not math.isfinite(time_to_target(each.curve, target, metric))
+        else arrival_of(each.curve, target, metric, confirmed)
+        for each in copies
+        if each.status != "diverged" or math.isfinite(time_to_target(each.curve, target, metric))
+    ]
+    arrived = sorted((each for each in found if math.isfinite(each.high)), key=lambda each: each.value or each.high)
+    if arrived:
+        sure = [each for each in arrived if each.chance == 1] or arrived
+        return sure[(len(sure) - 1) // 2]
+    return max((each for each in found if each.low), key=lambda each: each.low, default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """log seconds a step, by num_gpus and batch size."""
+
+    places: Mapping[Key, int]
+    found: Shrunk
+    warm_ups: Mapping[Key, float]  # seconds by which a first epoch takes longer
+
+    @classmethod
+    def of(cls, cells: Sequence[Cell]) -> "Timed | None":
+        """Estimate the seconds of a step; None if nothing was timed."""
+        measured: dict[Key, list[float]] = {}
+        warm_ups: dict[Key, list[float]] = defaultdict(list)
+        for cell in cells:
+            warm_ups[cell.num_gpus, cell.batch_size].extend(cell.warm_up_seconds)
+            runs = measured.setdefault((cell.num_gpus, cell.batch_size), [])
+            if cell.timings:
+                runs[:] = cell.seconds_of_steps  # all cells of the place have the same
+            else:
+                runs.extend(cell.seconds_of_steps)
+        logs = {key: np.log(runs) for key, runs in measured.items() if runs}
+        if not logs:
+            return None
+        clipped = clipped_repeats(list(logs.values()))
+        values, where = np.concatenate(clipped), np.repeat(np.arange(len(clipped)), list(map(len, clipped)))
+        law = law_of_step_seconds(np.array(list(logs), dtype=float), values, where)
+        return cls(
+            places={key: index for index, key in enumerate(logs)},
+            found=shrink(values, where, law),
+            warm_ups={key: max(statistics.median(each), 0.0) for key, each in warm_ups.items() if each},
+        )
+
+    def warm_up(self, cell: Cell) -> float:
+        """Return how many seconds longer a cell's first epoch takes; 0 where timing runs measured its seconds."""
+        return self.warm_ups.get((cell.num_gpus, cell.batch_size), 0.0)
+
+    def has(self, cell: Cell) -> bool:
+        """Whether the steps of a cell were timed."""
+        return (cell.num_gpus, cell.batch_size) in self.places
+
+    def place(self, cell: Cell) -> int:
+        """Return the place of a cell in `found`."""
+        return self.places[cell.num_gpus, cell.batch_size]
+
+
+class Posterior:
+    """What a study's records say of the steps to targets and of the seconds of a step, worked out once each."""
+
+    def __init__(self, spec: StudySpec, cells: Sequence[Cell]) -> None:
+        self.spec, self.cells = spec, cells
+        self.metric = StudyMetric.of(spec.workload)
+        self._combinations = {each.of: each for each in combinations(cells)}
+        self._trainings: dict[str, list[Training]] = {}
+        self._learnt: dict[tuple[str, float], Learnt | None] = {}
+        self._timed: dict[str, Timed | None] = {}
+
+    def trainings(self, of: str) -> list[Training]:
+        """Return the trainings of a combination (`trainings_of`)."""
+        if of not in self._trainings:
+            self._trainings[of] = trainings_of(self._combinations[of].cells)
+        return self._trainings[of]
+
+    def learnt(self, of: str, target: float) -> Learnt | None:
+        """Return the steps of a combination to a target; None if no cell's median over seeds is known."""
+        if (of, target) not in self._learnt:
+            pooled = learns_alike(self.spec, self._combinations[of])
+            found = Learnt.of(self.trainings(of), target, self.metric, self._generator(of), pooled=pooled)
+            self._learnt[of, target] = found
+        return self._learnt[of, target]
+
+    def timed(self, of: str) -> Timed | None:
+        """Return the seconds of a combination's steps; None if none was timed."""
+        if of not in self._timed:
+            self._timed[of] = Timed.of(_usable(self._combinations[of].cells))
+        return self._timed[of]
+
+    def times(self, target: float) -> Times:
+        """Return the times to a target of all cells whose median over seeds is known (`targets.median_time`)."""
+        parts = []
+        for of, combination in self._combinations.items():
+            cells = _usable(combination.cells)
+            steps, seconds = self.learnt(of, target) if cells else None, self.timed(of)
+            if steps is not None and seconds is not None:
+                parts.append(times_of(cells, steps, seconds, self._generator(of)))
+        return Times.joined(parts)
+
+    def _generator(self, of: str) -> np.random.Generator:
+        """Return a generator for a combination: the same records give the same answer, and combinations differ."""
+        return np.random.default_rng(list(self._combinations).index(of))
+
+
+def _usable(cells: Sequence[Cell]) -> list[Cell]:
+    return [cell for cell in cells if cell.learning_rate > 0 and cell.trials and cell.is_timed]
+
+
+def _examples(trainings: Sequence[Training]) -> dict[int, float]:
+    each: dict[int, list[float]] = defaultdict(list)
+    for training in trainings:
+        each[training.batch_size].append(training.examples_per_step)
+    return {batch_size: statistics.median(found) for batch_size, found in each.items()}
+
+
+def times_of(cells: Sequence[Cell], steps: Learnt, seconds: Timed, generator: np.random.Generator) -> Times:
+    """Return the times of the cells of one combination whose median over seeds is known."""
+    known = [cell for cell in cells if steps.has(cell) and seconds.has(cell)]
+    learnt, timed = (np.array([part.place(cell) for cell in known], dtype=np.int64) for part in (steps, seconds))
+    later = np.array([steps.later(cell) for cell in known])
+    warm_up = np.log(np.maximum([seconds.warm_up(cell) for cell in known], NO_SECONDS))
+    learnt_draws = steps.found.draws[:, learnt]
+    learnt_draws += later
+    draws = seconds.found.draws(timed, DRAWS, generator)
+    draws += learnt_draws
+    return Times(
+        labels=tuple(cell.label for cell in known),
+        mean=np.logaddexp(steps.found.mean[learnt] + later + seconds.found.mean[timed], warm_up),
+        draws=np.logaddexp(draws, warm_up, out=draws),
+        learnt=learnt_draws,
+    )

@@ -1,0 +1,167 @@
+"""Draws of the steps to a target: against the law, against their own intervals, and by what little is known of some."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from scalestudy.experiments.analysis.laws.steps_to_target import LEAST_DRAWS, Arrivals, steps_to_target
+
+BATCHES, RATES = (32, 64, 128, 256, 512), (0.05, 0.1, 0.2, 0.4, 0.8)
+PLACES = np.array([(batch, rate, 1.0) for batch, rate in itertools.product(BATCHES, RATES)])
+
+
+def steps(batch, rate):
+    """log S of the law: S_min 100, B_crit 200, best rate 0.1 · (B/64)^0.5, curvature 0.2 in octaves squared."""
+    off = np.log2(rate) - np.log2(0.1) - 0.5 * np.log2(batch / 64)
+    return np.log(100 * (1 + 200 / batch)) + 0.2 * off**2
+
+
+def arrived(values, cells, seeds=None):
+    """Arrivals that are known to the step."""
+    known = np.asarray(values, dtype=float)
+    return Arrivals(
+        places=np.asarray(cells),
+        seeds=seeds,
+        low=known,
+        high=known,
+        chance=np.ones(len(known)),
+        values=known,
+        extra=np.zeros(len(known)),
+    )
+
+
+def told(places, arrivals, seed=0):
+    return steps_to_target(np.asarray(places, dtype=float), arrivals, np.random.default_rng(seed))
+
+
+def off(places, truth, measured, scatter=0.01):
+    """How far what is said of all places is from the truth, in logarithms. measured: places, each three times."""
+    cells = np.repeat(measured, 3)
+    values = truth[cells] + scatter * np.random.default_rng(0).standard_normal(len(cells))
+    return np.abs(told(places, arrived(values, cells)).mean - truth)
+
+
+def test_steps_of_cells_that_were_not_trained_are_those_of_the_law():
+    truth = steps(*PLACES.T[:2])
+    every_other = off(PLACES, truth, np.arange(0, len(PLACES), 2))
+    assert every_other.max() < 0.1
+    assert np.median(every_other) < 0.03
+
+
+def test_a_batch_size_without_any_training_lies_between_its_neighbours():
+    assert off(PLACES, steps(*PLACES.T[:2]), np.flatnonzero(PLACES[:, 0] != 128)).max() < 0.1
+
+
+def test_where_workers_learn_differently_their_doublings_have_an_effect():
+    places = np.array([(64.0, rate, workers) for rate in RATES for workers in (1, 2, 4)])
+    truth = steps(*places.T[:2]) + 0.15 * np.log2(places[:, 2])
+    assert off(places, truth, np.flatnonzero((places[:, 2] < 4) | (places[:, 1] < 0.1))).max() < 0.1
+
+
+@pytest.mark.parametrize("places", [PLACES[:1], PLACES[:2], [(32, 0.1, 1), (64, 0.2, 1), (128, 0.4, 1)]])
+def test_one_arrival_is_enough(places):
+    found = told(places, arrived([7.0], [0]))
+    assert found.mean[0] == pytest.approx(7.0, abs=0.02)
+    assert found.worth >= LEAST_DRAWS
+
+
+def test_the_constants_are_those_of_the_law():
+    truth = steps(*PLACES.T[:2])
+    cells = np.repeat(np.arange(len(PLACES)), 3)
+    found = told(PLACES, arrived(truth[cells] + 0.03 * np.random.default_rng(1).standard_normal(len(cells)), cells))
+    for draws, known in ((found.s_min, 100), (found.b_crit, 200), (found.rule, 0.5), (found.best_rate(256), 0.2)):
+        low, high = np.quantile(draws, [0.005, 0.995])
+        assert low < known < high
+        assert np.median(draws) == pytest.approx(known, rel=0.1)
+
+
+def test_the_same_arrivals_give_the_same_draws_in_the_order_of_the_generator():
+    truth = steps(*PLACES.T[:2])
+    arrivals = arrived(truth, np.arange(len(PLACES)))
+    first, again, other = told(PLACES, arrivals), told(PLACES, arrivals), told(PLACES, arrivals, seed=1)
+    assert (first.draws == again.draws).all()
+    assert (first.draws != other.draws).any()
+    assert (np.sort(first.draws, axis=0) == np.sort(other.draws, axis=0)).all()
+    assert first.mean.tolist() == other.mean.tolist()
+
+
+def test_intervals_hold_new_cells_as_often_as_they_say():
+    """90 % intervals of trained cells and of cells that nobody trained, in 60 drawn laws: a bound on both sides."""
+    trained, new = [], []
+    for draw in range(60):
+        generator = np.random.default_rng(draw)
+        deviation = math.exp(math.log(0.05) + 0.8 * generator.standard_normal())
+        noise = math.exp(math.log(0.12) + 0.8 * generator.standard_normal())
+        truth = steps(*PLACES.T[:2]) + deviation * generator.standard_normal(len(PLACES))
+        left_out = generator.choice(len(PLACES), 6, replace=False)
+        cells = np.repeat(np.setdiff1d(np.arange(len(PLACES)), left_out), 3)
+        found = told(PLACES, arrived(truth[cells] + noise * generator.standard_normal(len(cells)), cells))
+        low, high = np.quantile(found.draws, [0.05, 0.95], axis=0)
+        held = (low <= truth) & (truth <= high)
+        new.append(held[left_out].mean())
+        trained.append(np.delete(held, left_out).mean())
+    for shares in (trained, new):
+        error = np.std(shares) / math.sqrt(len(shares))
+        assert 0.85 - 2 * error <= np.mean(shares) <= 0.95 + error, (np.mean(shares), error)
+
+
+# --- arrivals of which only an interval is known ----------------------------------------------------------------------
+
+
+def within(low, high, chance=1.0):
+    """One training of one cell, of which two more are known to have taken e⁵ steps, but for 10 % noise."""
+    known = 5 + 0.1 * stats.norm.ppf((np.arange(10) + 0.5) / 10)
+    count = len(known) + 1
+    return Arrivals(
+        places=np.array([0] * count),
+        seeds=None,
+        low=np.append(known, low),
+        high=np.append(known, high),
+        chance=np.append(np.ones(len(known)), chance),
+        values=np.append(known, math.nan),
+        extra=np.zeros(count),
+    )
+
+
+def mean_with(*interval):
+    return float(told(PLACES[:1], within(*interval)).mean[0])
+
+
+def test_an_interval_says_what_it_says():
+    nothing = mean_with(-math.inf, 9.0)
+    assert nothing == pytest.approx(5.0, abs=0.005), "it would have come before in any case"
+    assert mean_with(1.0, math.inf) == pytest.approx(nothing, abs=0.005), "it would have come later in any case"
+    assert mean_with(-math.inf, 4.9) < nothing - 0.005 < nothing + 0.005 < mean_with(5.1, math.inf)
+    assert mean_with(5.2, 5.2 + 1e-4) == pytest.approx(
+        float(
+            told(PLACES[:1], arrived([*5 + 0.1 * stats.norm.ppf((np.arange(10) + 0.5) / 10), 5.2], [0] * 11)).mean[0]
+        ),
+        abs=0.003,
+    ), "a narrow one is a value"
+
+
+def test_an_unconfirmed_arrival_lies_between_a_sure_one_and_none():
+    sure, maybe, none = mean_with(4.7, 4.8), mean_with(4.7, 4.8, 0.8), mean_with(4.8, math.inf)
+    assert sure < maybe < none
+
+
+def test_the_derivatives_of_an_interval_s_likelihood_are_those_of_its_value():
+    """At the mean that it was made for, a value has the slope and the curvature of the log likelihood."""
+    low, high, chance = 4.9, 5.05, 0.7
+    ends = {name: np.array([each]) for name, each in (("low", low), ("high", high), ("chance", chance))}
+    arrivals = Arrivals(places=np.array([0]), seeds=None, values=np.array([math.nan]), extra=np.zeros(1), **ends)
+    scatter, at, step = 0.1, 5.1, 1e-3
+
+    def likelihood(mean):
+        inside = stats.norm.cdf(high, mean, scatter) - stats.norm.cdf(low, mean, scatter)
+        return math.log(chance * inside + (1 - chance) * stats.norm.sf(high, mean, scatter))
+
+    value, extra = arrivals.seen(np.array([at]), scatter)
+    slope = (likelihood(at + step) - likelihood(at - step)) / (2 * step)
+    bend = (likelihood(at + step) - 2 * likelihood(at) + likelihood(at - step)) / step**2
+    variance = scatter**2 + extra[0]
+    assert (value[0] - at) / variance == pytest.approx(slope, rel=1e-3)
+    assert -1 / variance == pytest.approx(bend, rel=1e-2)

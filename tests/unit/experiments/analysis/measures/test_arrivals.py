@@ -1,0 +1,76 @@
+"""When a training met a target, as far as its evaluations tell."""
+
+import math
+
+import pytest
+
+from scalestudy.experiments.analysis.measures.arrivals import (
+    Arrival,
+    arrival_of,
+    arrival_of_stopped,
+    confirmed_share,
+)
+from scalestudy.experiments.analysis.measures.metric import ACCURACY
+from scalestudy.experiments.analysis.measures.trainings import Training
+
+TARGET = 0.8
+
+
+def curve(*values):
+    return tuple((100.0 * place, value) for place, value in enumerate(values, start=1))
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ((0.5, 0.7, 0.9, 0.9), Arrival(low=200, high=300, value=pytest.approx(250))),
+        ((0.9, 0.9), Arrival(low=0, high=100)),
+        ((0.9, 0.7, 0.9, 0.9), Arrival(low=200, high=300, value=pytest.approx(250))),
+        ((0.5, 0.7, 0.8), Arrival(low=200, high=300, chance=0.6)),
+        ((0.9,), Arrival(low=0, high=100, chance=0.6)),
+        ((0.5, 0.9, 0.7), Arrival(low=300, high=math.inf)),
+        ((0.5, 0.7), Arrival(low=200, high=math.inf)),
+        ((), Arrival(low=0, high=math.inf)),
+    ],
+)
+def test_it_lies_between_two_evaluations(values, found):
+    assert arrival_of(curve(*values), TARGET, ACCURACY, confirmed=0.6) == found
+
+
+def test_the_share_that_the_next_evaluation_confirms():
+    curves = [curve(0.9, 0.9), curve(0.5, 0.9, 0.7, 0.9, 0.9), curve(0.5, 0.9), curve(0.1, 0.2), ()]
+    # of five that are assumed, four; of the two that were followed, one
+    assert confirmed_share(curves, TARGET, ACCURACY) == pytest.approx(5 / 7)
+    assert confirmed_share([], TARGET, ACCURACY) == pytest.approx(4 / 5)
+
+
+def training(*values, status="finished"):
+    return Training(
+        num_gpus=1,
+        batch_size=32,
+        rate=0.1,
+        seed=0,
+        curve=curve(*values),
+        final=None,
+        examples_per_step=32.0,
+        noise=None,
+        noise_steps=0,
+        status=status,
+    )
+
+
+def test_one_that_was_stopped_for_being_behind_takes_what_the_others_took_from_there():
+    others = [training(0.4, 0.6, 0.8, 0.9), training(0.2, 0.5, 0.8, 0.9), training(0.4, 0.5, 0.6, 0.8, 0.9)]
+    behind = training(0.1, 0.2, 0.3, 0.4, status="stopped")
+    found = arrival_of_stopped(behind, others, TARGET, ACCURACY)
+    # they passed 0.4 after 100, 200 and 100 steps, and arrived after 300, 300 and 400: 3, 1.5 and 4 times as many
+    assert (found.low, found.high) == (400, math.inf)
+    assert found.value == pytest.approx(1200)
+    assert found.extra == pytest.approx(0.245, abs=0.01)
+
+
+def test_where_too_few_came_past_its_value_it_arrives_some_time_after_its_end():
+    behind = training(0.1, 0.4, status="stopped")
+    assert arrival_of_stopped(behind, [training(0.4, 0.8, 0.9)], TARGET, ACCURACY) == Arrival(low=200, high=math.inf)
+    nothing = arrival_of_stopped(training(status="stopped"), [], TARGET, ACCURACY)
+    assert nothing == Arrival(low=0, high=math.inf)

@@ -141,35 +141,11 @@ class StepsToTarget:
     """The posterior of the steps to one target: draws of the law's constants, and of the cells about it."""
 
     law: Law
-    octaves: Vector  # (c, 3), of the places
-    constants: Vector  # (k, t)
-    deviations: Deviations
-    nodes: Vector  # (k, m), what cells have in common
-    spread: Vector  # (k,), standard deviation of the cells about the law
+    constants: Vector  # (k, t), in the order of BEFOREHAND, about the middle of the places
     mean: Vector  # (c,), log S of the places
     draws: Vector  # (k, c)
     scatter: float  # standard deviation of a training about its cell, with its seed's effect
     worth: float  # how many equally weighted draws the draws are worth
-
-    @cached_property
-    def s_min(self) -> Vector:
-        """S_min in steps (k,), at the middle num_gpus."""
-        return np.exp(self.constants[:, LEVEL])
-
-    @cached_property
-    def b_crit(self) -> Vector:
-        """B_crit in examples (k,)."""
-        return np.asarray(2.0 ** (self.constants[:, CRITICAL] + self.law.middle[0]))
-
-    @property
-    def rule(self) -> Vector:
-        """The exponent p of the best rate over the batch size (k,), of the rates as they were swept."""
-        return np.asarray(self.constants[:, RULE])
-
-    def best_rate(self, examples: float) -> Vector:
-        """Return the best rate of a batch of so many examples (k,)."""
-        away = math.log2(examples) - self.law.middle[0]
-        return np.asarray(2.0 ** (self.law.middle[1] + self.constants[:, BEST] + self.rule * away))
 
 
 def steps_to_target(
@@ -263,10 +239,8 @@ def _drawn(
     found, points = found[chosen], points[chosen]
     if worth < LEAST_DRAWS:
         found, points = proposals.moved(found, points, chance)
-    deviations, apart = parts[0].deviations, parts[0].apart
-    shared = deviations.weights.shape[1]
-    draws, nodes, spread = np.empty((count, len(octaves))), np.empty((count, shared)), np.empty(count)
-    first, made, mean = 0, np.empty((count, len(law.usual))), np.zeros(len(octaves))
+    apart, first = parts[0].apart, 0
+    draws, made, mean = np.empty((count, len(octaves))), np.empty((count, len(law.usual))), np.zeros(len(octaves))
     linear = parts[0].linear[:, :apart]
     for index in np.unique(points).tolist():
         point, places = proposals.points[index], np.flatnonzero(points == index)
@@ -284,18 +258,13 @@ def _drawn(
         own = (sums - both @ rows.T) / point.precision
         own += chance.standard_normal(own.shape) / np.sqrt(point.precision)
         draws[part] = values + both @ linear.T + own
-        nodes[part], spread[part] = both[:, :shared], point.spread
         made[part] = constants
         made[part, law.free[: law.exact]] += both[:, apart - law.exact :]
         first += len(places)
     mixed = generator.permutation(count)
     return StepsToTarget(
         law=law,
-        octaves=octaves,
         constants=made[mixed],
-        deviations=deviations,
-        nodes=nodes[mixed],
-        spread=spread[mixed],
         mean=mean,
         draws=draws[mixed],
         scatter=float(np.average([part.scatter for part in parts], weights=_shares(parts))),

@@ -72,7 +72,10 @@ def test_the_constants_are_those_of_the_law():
     truth = steps(*PLACES.T[:2])
     cells = np.repeat(np.arange(len(PLACES)), 3)
     found = told(PLACES, arrived(truth[cells] + 0.03 * np.random.default_rng(1).standard_normal(len(cells)), cells))
-    for draws, known in ((found.s_min, 100), (found.b_crit, 200), (found.rule, 0.5), (found.best_rate(256), 0.2)):
+    level, critical, _, best, rule, _ = found.constants.T
+    batch, rate, _ = found.law.middle
+    best_at_256 = rate + best + rule * (8 - batch)
+    for draws, known in ((np.exp(level), 100), (2 ** (critical + batch), 200), (rule, 0.5), (2**best_at_256, 0.2)):
         low, high = np.quantile(draws, [0.005, 0.995])
         assert low < known < high
         assert np.median(draws) == pytest.approx(known, rel=0.1)

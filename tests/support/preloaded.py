@@ -114,6 +114,7 @@ def serve(listener: socket.socket) -> None:
     while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
         connection, _ = listener.accept()
         if os.fork() == 0:
+            os.setpgid(0, 0)  # as Ray's own workers are: it ends what a worker leaves behind by its process group
             listener.close()
             become_worker(connection)
         connection.close()

@@ -45,6 +45,8 @@ TAILS = 5
 """Degrees of freedom of the proposal."""
 LEAST_DRAWS, MOVES = 200.0, 24
 """So many equally weighted draws the weighted ones have to be worth, or they are moved so often."""
+ENOUGH_PLACES, LEAST_MOVES = 500, 4
+"""With more places they are moved less often: these tell the constants far better than a cell's own deviation."""
 STRIDES, LEAST_SPREAD = (1.0, 0.3, 0.1), 0.05
 """Lengths of the moves over the best one for a normal density, and the least spread over what is known beforehand."""
 NO_WORD = 1e6
@@ -354,7 +356,7 @@ class _Proposals:
     def moved(self, off: Vector, points: Places, generator: np.random.Generator) -> tuple[Vector, Places]:
         """Move each draw by Metropolis steps, by turns of the constants and of the point (Gilks and Berzuini 2001)."""
         density, size = self.density(off, points), off.shape[1]
-        for turn in range(MOVES):
+        for turn in range(max(MOVES * ENOUGH_PLACES // max(len(self.octaves), ENOUGH_PLACES), LEAST_MOVES)):
             tried, places = off, points
             log_ratio = np.zeros(len(off))
             if turn % 2:

@@ -232,7 +232,7 @@ def test_the_pages_of_mlflow_end_with_the_command(tmp_path):
     try:
         wait_until(lambda: listens(port), seconds=90)
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(30) == 143
     finally:
         process.kill()
     wait_until(lambda: not listens(port), seconds=10)

@@ -35,6 +35,8 @@ LIKELY_DEVIATION, DEVIATION_FACTOR = 0.05, 0.8
 GROUP_SHARES = (0.0, 0.3, 0.6, 1.0)
 """Standard deviations of the groups' effects that are tried, over the noise's."""
 NO_EFFECT = 1e-6
+ROUNDING = 1e-13
+"""Share of a sum that its rounding may take."""
 SLOPE_STEP = 1e-4
 NEGLIGIBLE_WEIGHT = 1e-4
 """Points of the grid with a smaller weight are left out."""
@@ -269,7 +271,11 @@ def shrink(
         spreads = np.hstack([np.repeat(spread[:, None], shared, 1), np.repeat(effects, grouped, 1), prior])
         precision = counts + 1 / (spread[:, None] ** 2 * deviations.own)
         part = rows.T / precision[:, None, :]
-        lower: Vector = np.linalg.cholesky(square - part @ rows + np.eye(len(square)) * spreads[:, None] ** -2.0)
+        matrix = square - part @ rows
+        # a law with extreme features would not survive the rounding of a difference
+        diagonal = np.maximum(np.diagonal(matrix, axis1=1, axis2=2), 0.0) + ROUNDING * np.diagonal(square)
+        matrix[:, np.arange(len(square)), np.arange(len(square))] = diagonal + spreads**-2.0
+        lower: Vector = np.linalg.cholesky(matrix)
         half = np.linalg.solve(lower, (right - part @ sums)[..., None])[..., 0]
         fit = squared - (sums**2 / precision).sum(axis=1) - (half**2).sum(axis=1)
         widths = 2 * np.log(np.diagonal(lower, axis1=1, axis2=2) * spreads)

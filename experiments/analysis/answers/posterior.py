@@ -20,6 +20,7 @@ from scalestudy.experiments.analysis.laws.shrinkage import Shrunk, Vector, shrin
 from scalestudy.experiments.analysis.laws.steps_to_target import DRAWS, Arrivals, StepsToTarget, steps_to_target
 from scalestudy.experiments.analysis.measures.arrivals import (
     Arrival,
+    Passing,
     arrival_of,
     arrival_of_stopped,
     confirmed_share,
@@ -28,7 +29,6 @@ from scalestudy.experiments.analysis.measures.cells import Cell, combinations
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.targets import median_time
 from scalestudy.experiments.analysis.measures.trainings import Training, learns_alike, trainings_of
-from scalestudy.experiments.analysis.measures.usable import time_to_target
 from scalestudy.experiments.spec.study_spec import StudySpec
 
 HALF = 0.5
@@ -66,7 +66,6 @@ class Learnt:
 
     pooled: bool
     places: Mapping[Key, int]
-    examples: Mapping[int, float]  # of a step, by batch size: fewer where an epoch ends in a smaller step
     found: StepsToTarget
     able: Mapping[Key, float]
     """Of the places whose median over seeds is known, the share of the seeds that did not diverge."""
@@ -85,18 +84,18 @@ class Learnt:
         told: dict[Key, dict[int, list[Training]]] = defaultdict(lambda: defaultdict(list))
         for training in trainings:
             told[training.batch_size, training.rate, 1 if pooled else training.num_gpus][training.seed].append(training)
-        confirmed = confirmed_share((training.curve for training in trainings), target, metric)
+        curves = [training.curve for training in trainings]
+        confirmed, passing = confirmed_share(curves, target, metric), Passing.of(curves, target, metric)
         places = {key: index for index, key in enumerate(sorted(told))}
         rows: list[tuple[Arrival, int, int]] = []  # its place and seed
         able: dict[Key, float] = {}
         for key, index in places.items():
             seen: list[tuple[float, bool]] = []  # as of `median_time`
             for seed, copies in told[key].items():
-                found = _together(copies, trainings, target, metric, confirmed)
+                found = _together(copies, target, confirmed, passing)
                 if found is not None:
                     rows.append((found, index, seed))
-                    sure = found.chance == 1 and math.isfinite(found.high)
-                    seen.append((found.value or found.high, True) if sure else (found.low, False))
+                    seen.append((found.value or found.high, True) if found.sure else (found.low, False))
                 elif all(training.status == "diverged" for training in copies):
                     seen.append((math.inf, True))
             if math.isfinite(median_time(seen)):
@@ -121,7 +120,7 @@ class Learnt:
             ),
             generator,
         )
-        return cls(pooled=pooled, places=places, examples=examples, found=steps, able=able)
+        return cls(pooled=pooled, places=places, found=steps, able=able)
 
     def key(self, cell: Cell) -> Key:
         """Return what a cell's steps depend on."""
@@ -149,20 +148,18 @@ class Learnt:
         return self.places[self.key(cell)]
 
 
-def _together(
-    copies: Sequence[Training], others: Sequence[Training], target: float, metric: StudyMetric, confirmed: float
-) -> Arrival | None:
+def _together(copies: Sequence[Training], target: float, confirmed: float, passing: Passing) -> Arrival | None:
     """Return the arrival of one training that ran on several num_gpus; None if all of them diverged."""
-    found = [
-        arrival_of_stopped(each, others, target, metric)
-        if each.status == "stopped" and not math.isfinite(time_to_target(each.curve, target, metric))
-        else arrival_of(each.curve, target, metric, confirmed)
-        for each in copies
-        if each.status != "diverged" or math.isfinite(time_to_target(each.curve, target, metric))
-    ]
+    found = []
+    for copy in copies:
+        arrival = arrival_of(copy.curve, target, passing.metric, confirmed)
+        if copy.status == "stopped" and not arrival.sure:
+            arrival = arrival_of_stopped(copy.curve, passing)
+        if copy.status != "diverged" or arrival.sure:
+            found.append(arrival)
     arrived = sorted((each for each in found if math.isfinite(each.high)), key=lambda each: each.value or each.high)
     if arrived:
-        sure = [each for each in arrived if each.chance == 1] or arrived
+        sure = [each for each in arrived if each.sure] or arrived
         return sure[(len(sure) - 1) // 2]
     return max((each for each in found if each.low), key=lambda each: each.low, default=None)
 
@@ -263,6 +260,7 @@ def _usable(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _examples(trainings: Sequence[Training]) -> dict[int, float]:
+    """Return the examples of a step by batch size: fewer where an epoch ends in a smaller step."""
     each: dict[int, list[float]] = defaultdict(list)
     for training in trainings:
         each[training.batch_size].append(training.examples_per_step)

@@ -5,9 +5,11 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.targets import meets_last
-from scalestudy.experiments.analysis.measures.trainings import Training
 from scalestudy.experiments.analysis.measures.usable import time_to_target
 
 Curve = Sequence[tuple[float, float]]
@@ -27,6 +29,39 @@ class Arrival:
     chance: float = 1.0
     value: float | None = None  # an estimate between them
     extra: float = 0.0  # variance of the estimate's logarithm
+
+    @property
+    def sure(self) -> bool:
+        """Whether two evaluations met the target."""
+        return self.chance == 1 and math.isfinite(self.high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passing:
+    """How far the trainings that arrived had come, and when: j of them, e evaluations at most."""
+
+    steps: NDArray[np.float64]  # (j, e), made so far
+    orders: NDArray[np.float64]  # (j, e), of the values (`StudyMetric.order`); infinity past a training's end
+    arrived: NDArray[np.float64]  # (j,), steps to the target
+    metric: StudyMetric
+
+    @classmethod
+    def of(cls, curves: Iterable[Curve], target: float, metric: StudyMetric) -> "Passing":
+        """Keep the curves that arrived."""
+        told = [(curve, time_to_target(curve, target, metric)) for curve in curves]
+        known = [(curve, arrived) for curve, arrived in told if math.isfinite(arrived)]
+        size = max((len(curve) for curve, _ in known), default=0)
+        steps, orders = np.full((2, len(known), size), math.inf)
+        for place, (curve, _) in enumerate(known):
+            steps[place, : len(curve)] = [made for made, _ in curve]
+            orders[place, : len(curve)] = [metric.order(value) for _, value in curve]
+        return cls(steps=steps, orders=orders, arrived=np.array([arrived for _, arrived in known]), metric=metric)
+
+    def factors(self, value: float) -> list[float]:
+        """Return the logarithms of steps to the target over steps to this value, of those that came past it before."""
+        first = np.where(self.orders <= self.metric.order(value), self.steps, math.inf).min(axis=1, initial=math.inf)
+        before = first < self.arrived
+        return np.log(self.arrived[before] / first[before]).tolist()
 
 
 def arrival_of(curve: Curve, target: float, metric: StudyMetric, confirmed: float) -> Arrival:
@@ -58,22 +93,16 @@ def confirmed_share(curves: Iterable[Curve], target: float, metric: StudyMetric)
     return confirmed / followed
 
 
-def arrival_of_stopped(training: Training, others: Iterable[Training], target: float, metric: StudyMetric) -> Arrival:
+def arrival_of_stopped(curve: Curve, passing: Passing) -> Arrival:
     """Return when a training would have arrived that a scheduler stopped for being behind.
 
-    The others that came past its last value say by what factor their steps grew from there to the target. Where too
-    few did, it arrives some time after its end.
+    Those that came past its last value say by what factor their steps grew from there to the target. Where too few did,
+    it arrives some time after its end.
     """
-    if not training.curve:
+    if not curve:
         return Arrival(low=0.0, high=math.inf)
-    made, value = training.curve[-1]
-    factors = []
-    for other in others:
-        arrived = time_to_target(other.curve, target, metric)
-        passed = next((steps for steps, reached in other.curve if not metric.better(value, reached)), math.inf)
-        if math.isfinite(arrived) and passed < arrived:
-            factors.append(math.log(arrived / passed))
-    arrival = Arrival(low=made, high=math.inf)
+    made, value = curve[-1]
+    arrival, factors = Arrival(low=made, high=math.inf), passing.factors(value)
     if len(factors) < LEAST_PASSING:
         return arrival
     later = math.exp(statistics.median(factors))

@@ -6,12 +6,12 @@ import pytest
 
 from scalestudy.experiments.analysis.measures.arrivals import (
     Arrival,
+    Passing,
     arrival_of,
     arrival_of_stopped,
     confirmed_share,
 )
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
-from scalestudy.experiments.analysis.measures.trainings import Training
 
 TARGET = 0.8
 
@@ -44,25 +44,14 @@ def test_the_share_that_the_next_evaluation_confirms():
     assert confirmed_share([], TARGET, ACCURACY) == pytest.approx(4 / 5)
 
 
-def training(*values, status="finished"):
-    return Training(
-        num_gpus=1,
-        batch_size=32,
-        rate=0.1,
-        seed=0,
-        curve=curve(*values),
-        final=None,
-        examples_per_step=32.0,
-        noise=None,
-        noise_steps=0,
-        status=status,
-    )
+def passing(*curves):
+    return Passing.of(curves, TARGET, ACCURACY)
 
 
 def test_one_that_was_stopped_for_being_behind_takes_what_the_others_took_from_there():
-    others = [training(0.4, 0.6, 0.8, 0.9), training(0.2, 0.5, 0.8, 0.9), training(0.4, 0.5, 0.6, 0.8, 0.9)]
-    behind = training(0.1, 0.2, 0.3, 0.4, status="stopped")
-    found = arrival_of_stopped(behind, others, TARGET, ACCURACY)
+    others = [curve(0.4, 0.6, 0.8, 0.9), curve(0.2, 0.5, 0.8, 0.9), curve(0.4, 0.5, 0.6, 0.8, 0.9)]
+    others += [curve(0.6, 0.7), curve(0.9, 0.9)]  # one never arrived, and one was there at its first evaluation
+    found = arrival_of_stopped(curve(0.1, 0.2, 0.3, 0.4), passing(*others))
     # they passed 0.4 after 100, 200 and 100 steps, and arrived after 300, 300 and 400: 3, 1.5 and 4 times as many
     assert (found.low, found.high) == (400, math.inf)
     assert found.value == pytest.approx(1200)
@@ -70,7 +59,6 @@ def test_one_that_was_stopped_for_being_behind_takes_what_the_others_took_from_t
 
 
 def test_where_too_few_came_past_its_value_it_arrives_some_time_after_its_end():
-    behind = training(0.1, 0.4, status="stopped")
-    assert arrival_of_stopped(behind, [training(0.4, 0.8, 0.9)], TARGET, ACCURACY) == Arrival(low=200, high=math.inf)
-    nothing = arrival_of_stopped(training(status="stopped"), [], TARGET, ACCURACY)
-    assert nothing == Arrival(low=0, high=math.inf)
+    assert arrival_of_stopped(curve(0.1, 0.4), passing(curve(0.4, 0.8, 0.9))) == Arrival(low=200, high=math.inf)
+    assert arrival_of_stopped(curve(0.1, 0.4), passing()) == Arrival(low=200, high=math.inf)
+    assert arrival_of_stopped((), passing()) == Arrival(low=0, high=math.inf)

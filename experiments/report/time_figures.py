@@ -99,8 +99,9 @@ def _time_squares(
     strength = dict(zip(reached, shades([-math.log(best[key]["seconds"]) for key in reached]), strict=True))
     squares = []
     for (column, line), row in best.items():
-        told = [_time_words(row, flagged), f"lr {row['params']['learning_rate']:g}"]
-        if row["seconds"] is None:
+        if row["seconds"] is not None:
+            told = [_time_words(row, flagged), f"lr {row['params']['learning_rate']:g}"]
+        else:
             told = ["met at the last", "evaluation"] if row.get("met_last") else ["not reached"]
         role = [roles[row["label"]][0]] if row["label"] in roles else []  # a square has room for the first
         squares.append(

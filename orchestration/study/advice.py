@@ -52,9 +52,11 @@ def advise(
     RequestError for a request that can't be met, or for records that can't be read.
     """
     # these load SciPy, which a study that starts does not need
+    from scalestudy.experiments.analysis.answers.posterior import Posterior
     from scalestudy.experiments.analysis.answers.predictions import MOST_WORKERS
     from scalestudy.experiments.analysis.answers.recommendation import ROLE_BY, By, recommend
     from scalestudy.experiments.analysis.answers.summary import predict
+    from scalestudy.experiments.analysis.measures.cells import gather
     from scalestudy.experiments.analysis.measures.parts import present
     from scalestudy.experiments.analysis.measures.usable import versions_caveat
     from scalestudy.experiments.analysis.text.sentences import recommendation_lines
@@ -82,6 +84,7 @@ def advise(
         if not math.isfinite(target):
             raise RequestError(f"{called['target']}: {target}: is not a number", f"give a {metric.title} to reach")
     price = spec.targets.price_per_gpu_hour if price is None else price
+    posterior = Posterior(spec, gather(plan, trials, metric))
     advice = recommend(
         spec,
         plan,
@@ -91,10 +94,11 @@ def advise(
         price=price,
         tolerance=tolerance,
         by=cast(By, by),
+        posterior=posterior,
     )
     if target is not None:  # the laws answer for this target instead of the spec's
         spec = spec.model_copy(update={"targets": spec.targets.model_copy(update={"accuracy": (target,)})})
-    advice["predictions"] = predict(spec, plan, trials, advice, price=price, most_workers=max_gpus or MOST_WORKERS)
+    advice["predictions"] = predict(spec, posterior, advice, price=price, most_workers=max_gpus or MOST_WORKERS)
     choice = advice["choice"]
     measured = sorted({cell["num_gpus"] for cell in plan.cells})
     advice["study"] = {"num_gpus": measured, "device": choice.get("device")}

@@ -73,10 +73,9 @@ def predictions_part(
 
         There is a row for each number of workers timed, then for its doublings. It has `num_gpus`, the `batch_size`
         that is soonest there, among the cells that were tried or else among those whose steps were measured, its
-        `learning_rate`, `per_worker_batch`,
-        `step_seconds`, `seconds_to_target` with `low` and `high` (90 %, of the step's time and of the steps together;
-        null if either is unknown), `worker_seconds`, `cost`, `beyond` (more workers than timed), `valid`, and `why` (it
-        is not valid; of a valid row, what a larger batch might bring).
+        `learning_rate`, `per_worker_batch`, `step_seconds`, `seconds_to_target` with `low` and `high` (90 %, of the
+        step's time and of the steps together; null if either is unknown), `worker_seconds`, `cost`, `beyond` (more
+        workers than timed), `valid`, and `why` (it is not valid; of a valid row, what a larger batch might bring).
 
         The first row beyond that is not valid is the last, and `breaks_at` repeats its num_gpus and why. best: the
         `fastest` and the `cheapest` of the valid rows. why: what puts the steps to the target in doubt, if anything.

@@ -56,6 +56,7 @@ def recommend(
     price: float | None = None,
     tolerance: float | None = None,
     by: By = None,
+    posterior: Posterior | None = None,
 ) -> Figure:
     """Choose a cell from a study's trials.
 
@@ -68,6 +69,7 @@ def recommend(
         price: of a GPU-hour; None: the spec's.
         tolerance: in place of the spec's.
         by: whether `choice` is the fastest or the cheapest; None: the recommended.
+        posterior: of the trials, if it was made already.
 
     Returns:
         metric, target, missed_targets, max_gpus, tolerance, choice, recommended, fastest, cheapest, best_accuracy,
@@ -84,10 +86,11 @@ def recommend(
         would show whether it is near enough; null if there is no such cell.
     """
     metric = StudyMetric.of(spec.workload)
-    cells = gather(plan, trials, metric)
+    posterior = Posterior(spec, gather(plan, trials, metric)) if posterior is None else posterior
+    cells = posterior.cells
     wanted = (accuracy,) if accuracy is not None else spec.targets.accuracy
     price = spec.targets.price_per_gpu_hour if price is None else price
-    by_target = times_to(Posterior(spec, cells), wanted, price)
+    by_target = times_to(posterior, wanted, price)
     rows = [cell_row(cell) for cell in cells]
     timings = timing_rows(cells, {row["label"]: row["epoch_seconds"] for row in rows})
     return choose(spec, cells, rows, timings, by_target, max_gpus=max_gpus, tolerance=tolerance, by=by)

@@ -137,8 +137,7 @@ def summarise_cells(
 
 def predict(
     spec: StudySpec,
-    plan: Plan,
-    trials: Sequence[Trial],
+    posterior: Posterior,
     recommendation: Figure,
     *,
     price: float | None = None,
@@ -146,14 +145,14 @@ def predict(
 ) -> Figure:
     """Return the `predictions` of a study alone, as `predictions.predictions_part` gives them.
 
-    recommendation: from `recommend`. The settings of its choice are predicted, for its target. Without a choice, the
-    target is the hardest that is known well enough. price: of a GPU-hour. most_workers: up to which to predict.
+    posterior: of the study's trials. recommendation: from `recommend`. The settings of its choice are predicted, for
+    its target. Without a choice, the target is the hardest that is known well enough. price: of a GPU-hour.
+    most_workers: up to which to predict.
     """
-    cells = gather(plan, trials, StudyMetric.of(spec.workload))
-    throughput = throughput_part(timed_steps(cells, recommendation=recommendation))
-    efficiency = statistical_efficiency(spec, tunings(spec, cells, recommendation))
+    throughput = throughput_part(timed_steps(posterior.cells, recommendation=recommendation))
+    efficiency = statistical_efficiency(spec, tunings(spec, posterior.cells, recommendation))
     target = efficiency.get("target")
-    times = times_to(Posterior(spec, cells), [target], price)[target] if target is not None else None
+    times = times_to(posterior, [target], price)[target] if target is not None else None
     return predictions_part(throughput, efficiency, price, times=times, most_workers=most_workers)
 
 

@@ -12,6 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
+from scalestudy.experiments.plan.timing_runs import STARVED
 from scalestudy.orchestration.groups.events import (
     Ended,
     EpochDone,
@@ -32,7 +33,7 @@ from scalestudy.orchestration.groups.events import (
 from scalestudy.training.gpu_state import GpuState, flags_of
 from scalestudy.training.records import EpochRecord, utc_text
 
-WARM_UP_INCLUDED, STARVED = "warm_up_included", "starved"
+WARM_UP_INCLUDED = "warm_up_included"
 MOST_STARVED = 0.2
 """Above this share of its computing time without a core, a worker is starved: it kept less than 0.8 of the core."""
 

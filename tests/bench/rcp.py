@@ -21,7 +21,8 @@ from unittest.mock import patch
 import numpy as np
 
 from scalestudy.experiments.analysis.laws import shrinkage
-from scalestudy.experiments.analysis.laws.steps_to_target import Arrivals, steps_to_target
+from scalestudy.experiments.analysis.laws.steps_to_target import steps_to_target
+from tests.support.arrivals import arrived
 from tests.support.tables import Part, Rows
 
 Sizes = Mapping[int, Sequence[float]]
@@ -58,16 +59,8 @@ def draws_of(sizes: Sizes, held_out: Sequence[int]) -> Mapping[int, np.ndarray]:
     known = [size for size in batches if size not in held_out]
     places = np.repeat([batches.index(size) for size in known], [len(sizes[size]) for size in known])
     values = np.concatenate([np.log(np.array(sizes[size]) / size) for size in known])
-    arrivals = Arrivals(
-        places=places,
-        seeds=None,
-        low=values,
-        high=values,
-        chance=np.ones(len(values)),
-        values=values,
-        extra=np.zeros(len(values)),
-    )
-    found = steps_to_target(np.array([(size, 1.0, 1.0) for size in batches]), arrivals, np.random.default_rng(0))
+    trained = np.array([(size, 1.0, 1.0) for size in batches])
+    found = steps_to_target(trained, arrived(values, places), np.random.default_rng(0))
     return {size: found.draws[:, batches.index(size)] for size in held_out}
 
 

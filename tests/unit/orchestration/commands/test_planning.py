@@ -36,14 +36,10 @@ targets: {accuracy: [0.8], price_per_gpu_hour: 2.5}
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty current folder with a spec, and a home that no other test has."""
-    monkeypatch.setenv("SCALESTUDY_HOME", str(tmp_path / "home"))
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    (folder / "study.yaml").write_text(SPEC)
-    return folder
+def here(here):
+    """The same current folder with a spec in it."""
+    (here / "study.yaml").write_text(SPEC)
+    return here
 
 
 def printed(planned):

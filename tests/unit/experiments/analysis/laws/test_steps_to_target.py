@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from scalestudy.experiments.analysis.laws.steps_to_target import LEAST_DRAWS, Arrivals, steps_to_target
+from tests.support.arrivals import arrived
 
 BATCHES, RATES = (32, 64, 128, 256, 512), (0.05, 0.1, 0.2, 0.4, 0.8)
 PLACES = np.array([(batch, rate, 1.0) for batch, rate in itertools.product(BATCHES, RATES)])
@@ -17,20 +18,6 @@ def steps(batch, rate):
     """log S of the law: S_min 100, B_crit 200, best rate 0.1 · (B/64)^0.5, curvature 0.2 in octaves squared."""
     off = np.log2(rate) - np.log2(0.1) - 0.5 * np.log2(batch / 64)
     return np.log(100 * (1 + 200 / batch)) + 0.2 * off**2
-
-
-def arrived(values, cells, seeds=None):
-    """Arrivals that are known to the step."""
-    known = np.asarray(values, dtype=float)
-    return Arrivals(
-        places=np.asarray(cells),
-        seeds=seeds,
-        low=known,
-        high=known,
-        chance=np.ones(len(known)),
-        values=known,
-        extra=np.zeros(len(known)),
-    )
 
 
 def told(places, arrivals, seed=0):

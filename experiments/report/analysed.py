@@ -47,14 +47,14 @@ class AnalysedStudy:
         spec_yaml = folder.spec_file.read_text("utf-8")
         spec = StudySpec.model_validate(read_yaml(spec_yaml).data)
         plan = folder.read_plan() if plan is None else plan
-        trials = usable(folder.read_trials() if trials is None else trials)
-        cells = gather(plan, trials, StudyMetric.of(spec.workload))
+        chosen = usable(folder.read_trials() if trials is None else trials)
+        cells = gather(plan, chosen, StudyMetric.of(spec.workload))
         posterior = Posterior(spec, cells)
         by_target = times_to(posterior, spec.targets.accuracy, spec.targets.price_per_gpu_hour)
         summary = summarise_cells(
             spec,
             plan,
-            trials,
+            chosen,
             cells,
             wall_seconds,
             include_flagged=include_flagged,

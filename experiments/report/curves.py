@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from scalestudy.experiments.analysis.measures.cells import Cell
-from scalestudy.experiments.analysis.measures.usable import COUNTED, epochs_of, test_values
+from scalestudy.experiments.analysis.measures.usable import COUNTED
 
 Points = tuple[Sequence[float], Sequence[float]]
 
@@ -13,9 +13,9 @@ def points_by_epoch(cell: Cell) -> Points:
     """Return epochs, and the median of the metric over the seeds that have each epoch."""
     curves = [
         {
-            int(epoch["epoch"]): (int(epoch["epoch"]), value)
-            for epoch in epochs_of(trial)
-            for value in test_values({"epochs": [epoch]}, cell.metric)
+            epoch.number: (epoch.number, epoch.tested[cell.metric.key])
+            for epoch in trial.epochs
+            if cell.metric.key in epoch.tested
         }
         for trial in cell.with_status(COUNTED)
     ]

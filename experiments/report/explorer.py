@@ -17,7 +17,7 @@ from scalestudy.experiments.analysis.measures.cells import Cell
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, Summary, finite, present
 from scalestudy.experiments.analysis.measures.units import metric_of, other_parameters, period_of
-from scalestudy.experiments.analysis.measures.usable import COUNTED, epochs_of, test_values
+from scalestudy.experiments.analysis.measures.usable import COUNTED, test_values
 from scalestudy.experiments.analysis.text.answer import chosen_lines
 from scalestudy.experiments.analysis.text.sentences import best_rows
 from scalestudy.experiments.plan.plan import short_name
@@ -139,8 +139,8 @@ def _cell_columns(cells: Sequence[Cell], summary: Summary) -> dict[str, list[Any
 
 def peak_memory_bytes(cell: Cell) -> float | None:
     """Return the largest peak of a worker's memory in the cell's trainings. None if none was measured."""
-    peaks = [finite(epoch.get("peak_memory_bytes")) for trial in cell.own for epoch in epochs_of(trial)]
-    return max((peak for peak in peaks if peak), default=None)
+    epochs = [epoch for trial in cell.own for epoch in trial.epochs]
+    return max((epoch.peak_memory_bytes for epoch in epochs if epoch.peak_memory_bytes), default=None)
 
 
 def _ranged(part: Figure) -> list[float | None] | None:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scalestudy.experiments.analysis.measures.usable import accelerators_of
 from scalestudy.experiments.plan.estimate import Timing, way_of
 from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.spec.addresses import is_uri
@@ -72,7 +71,7 @@ def ran_on(record: Mapping[str, Any], device: str, threads: int, accelerator: st
     world = record.get("world") or {}
     if (known := world.get("device")) is not None and known != device:
         return False
-    if accelerator and (types := accelerators_of([record])) and accelerator not in types:
+    if accelerator and (known := world.get("accelerator")) and known != accelerator:
         return False
     told = {worker.get("threads") for worker in world.get("workers") or ()} - {None}
     return device != "cpu" or not told or told == {threads}

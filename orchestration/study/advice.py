@@ -58,7 +58,7 @@ def advise(
     from scalestudy.experiments.analysis.answers.summary import predict
     from scalestudy.experiments.analysis.measures.cells import gather
     from scalestudy.experiments.analysis.measures.parts import present
-    from scalestudy.experiments.analysis.measures.usable import versions_caveat
+    from scalestudy.experiments.analysis.measures.usable import usable, versions_caveat
     from scalestudy.experiments.analysis.text.sentences import recommendation_lines
 
     called = {**{wish: wish for wish in WISHES}, **(names or {})}
@@ -84,11 +84,12 @@ def advise(
         if not math.isfinite(target):
             raise RequestError(f"{called['target']}: {target}: is not a number", f"give a {metric.title} to reach")
     price = spec.targets.price_per_gpu_hour if price is None else price
-    posterior = Posterior(spec, gather(plan, trials, metric))
+    chosen = usable(trials)
+    posterior = Posterior(spec, gather(plan, chosen, metric))
     advice = recommend(
         spec,
         plan,
-        trials,
+        chosen,
         accuracy=target,
         max_gpus=max_gpus,
         price=price,
@@ -102,7 +103,7 @@ def advise(
     choice = advice["choice"]
     measured = sorted({cell["num_gpus"] for cell in plan.cells})
     advice["study"] = {"num_gpus": measured, "device": choice.get("device")}
-    versions = versions_caveat(trials)
+    versions = versions_caveat(chosen.trials)
     advice["caveats"] = [{"kind": "versions", "words": versions}] if versions else []
     lines = recommendation_lines(advice)
     if by is not None and present(advice["fastest"]):  # else the best metric decides, and nothing is least

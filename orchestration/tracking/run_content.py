@@ -14,6 +14,7 @@ from typing import Any
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import SUMMARY_VERSION, present
+from scalestudy.experiments.analysis.measures.trial import Trial
 from scalestudy.experiments.analysis.measures.units import plural, seconds_text
 from scalestudy.experiments.analysis.measures.usable import best_value, curve, time_to_target
 from scalestudy.experiments.analysis.text.answer import answer_lines
@@ -160,11 +161,12 @@ def final_metrics(line: Mapping[str, Any], targets: Sequence[float], metric: Stu
 
     line: of trials.jsonl. The result has the time to a target twice, once under a name that sorts first.
     """
+    trial = Trial.of(line)
     found = {key: line[key] for key in ("train_seconds", "wall_seconds", "startup_seconds")}
-    found[metric.best_key] = best_value(line, metric)
+    found[metric.best_key] = best_value(trial, metric)
     found["noise_scale"] = noise_scale_of(line["epochs"])
     for target in metric.easiest_first(targets):
-        seconds = time_to_target(curve(line, metric), target, metric)
+        seconds = time_to_target(curve(trial, metric), target, metric)
         known = seconds if seconds < float("inf") else None
         found[metric.time_key(target)] = found[AT_TARGET.format(target)] = known
     return {name: float(value) for name, value in found.items() if value is not None}

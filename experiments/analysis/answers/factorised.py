@@ -19,14 +19,11 @@ from typing import Any
 from scalestudy.experiments.analysis.measures.cells import NO_TIMING_RUN, Cell, infer
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.targets import target_row
+from scalestudy.experiments.analysis.measures.trial import Line, Trial
 from scalestudy.experiments.analysis.measures.usable import (
     COUNTED,
-    Trial,
-    epochs_of,
-    steps_of,
     test_values,
     timings_by_step,
-    train_seconds,
     undisturbed_step_seconds,
     without_timing_runs,
 )
@@ -54,22 +51,22 @@ class _Study:
         return cls(
             parts=parts,
             trials=trials,
-            trained=[trial for trial in without_timing_runs(trials) if trial["params"]["num_gpus"] == parts.train_on],
+            trained=[trial for trial in without_timing_runs(trials) if trial.num_gpus == parts.train_on],
             timings=timings_by_step(trials),
             epochs={trial.trial_id: trial.evaluations for trial in plan.trials},
         )
 
     def epochs_to_end(self, trial: Trial) -> int:
         """Return the epochs of a training that no scheduler stops: as planned, or up to its failure or target."""
-        trained = len(epochs_of(trial))
-        if trial["status"] in ("at_target", "diverged", "out_of_memory"):
+        trained = len(trial.epochs)
+        if trial.status in ("at_target", "diverged", "out_of_memory"):
             return trained
-        return self.epochs.get(trial["trial_id"], trained)
+        return self.epochs.get(trial.trial_id, trained)
 
     def cut_off(self, trial: Trial) -> float:
         """Return what a scheduler cut off a training, as a share of what it trained."""
-        trained = len(epochs_of(trial))
-        return self.epochs_to_end(trial) / trained - 1 if trial["status"] == "stopped" and trained else 0.0
+        trained = len(trial.epochs)
+        return self.epochs_to_end(trial) / trained - 1 if trial.status == "stopped" and trained else 0.0
 
 
 def factorised_part(
@@ -79,7 +76,7 @@ def factorised_part(
 
     Args:
         plan: the study's.
-        trials: lines of `trials.jsonl`.
+        trials: the study's that are usable.
         cells: from `cells.gather`.
         targets: the spec's.
 
@@ -125,7 +122,7 @@ def _held_out_row(measured: Cell, inferred: Cell, targets: Sequence[float]) -> d
             return {**row, "target": target, **_compared(*pair)}
     none = "it was not both inferred and measured to reach a target: this is the whole of its training"
     seconds = inferred.undisturbed_epoch_seconds
-    ended = [(len(epochs_of(trial)), train_seconds(trial)) for trial in measured.timed if epochs_of(trial)]
+    ended = [(len(trial.epochs), trial.train_seconds) for trial in measured.timed if trial.epochs]
     whole: tuple[float | None, float | None] = (None, None)
     if ended and seconds is not None:
         whole = statistics.median(count for count, _ in ended) * seconds, statistics.median(spent for _, spent in ended)
@@ -141,7 +138,7 @@ def _costs(study: _Study) -> dict[str, Any]:
     spent = math.fsum(_worker_seconds(trial) for trial in study.trials)
     extra = math.fsum(_worker_seconds(trial) * study.cut_off(trial) for trial in study.trained)
     grid = _grid_worker_seconds(study)
-    stopped = any(trial["status"] == "stopped" for trial in study.trained)
+    stopped = any(trial.status == "stopped" for trial in study.trained)
     return {
         "worker_seconds": spent,
         "grid_worker_seconds": grid,
@@ -152,20 +149,20 @@ def _costs(study: _Study) -> dict[str, Any]:
 
 
 def _worker_seconds(trial: Trial) -> float:
-    return train_seconds(trial) * int(trial["params"]["num_gpus"])
+    return trial.train_seconds * trial.num_gpus
 
 
 def _grid_worker_seconds(study: _Study) -> float | None:
     """Return worker-seconds of every training with every num_gpus, or None if a kind of step was not timed."""
     steps: dict[int, float] = {}
     for trial in study.trained:
-        batch_size = int(trial["params"]["batch_size"])
-        counts = [count for epoch in epochs_of(trial) if (count := steps_of(epoch, batch_size))]
+        batch_size = trial.batch_size
+        counts = [count for epoch in trial.epochs if (count := epoch.steps_at(batch_size))]
         steps[batch_size] = max([steps.get(batch_size, 0.0), *counts])
     parts = []
     for trial in study.trained:
         for size in study.parts.sizes:
-            params = {**trial["params"], "num_gpus": size}
+            params = {**trial.params, "num_gpus": size}
             seconds = undisturbed_step_seconds(study.timings.get(step_key(params), ()))
             if not seconds:
                 return None
@@ -216,7 +213,7 @@ def _check_words(part: Mapping[str, Any], them: str) -> str:
 
 
 def held_out_trials(
-    spec: StudySpec, plan: Plan, known: Iterable[TrialPlan], records: Mapping[str, Trial]
+    spec: StudySpec, plan: Plan, known: Iterable[TrialPlan], records: Mapping[str, Line]
 ) -> list[TrialPlan]:
     """Choose the cells that are held out; return all seeds of each, by num_gpus; none where the plan isn't factorised.
 
@@ -266,18 +263,18 @@ def _trained(plan: Plan, cell: CellKey) -> str:
     return cell_key({**cell, "num_gpus": plan.factorised.train_on})
 
 
-def _told(spec: StudySpec, trials: Sequence[TrialPlan], records: Mapping[str, Trial]) -> int | None:
+def _told(spec: StudySpec, trials: Sequence[TrialPlan], records: Mapping[str, Line]) -> int | None:
     """Return how much a cell's trainings say: the least of its seeds. None: some seed came to no end that counts."""
     ended = [records.get(trial.trial_id) for trial in trials]
-    counted = [record for record in ended if record is not None and record["status"] in COUNTED]
+    counted = [Trial.of(record) for record in ended if record is not None and record["status"] in COUNTED]
     if len(counted) < len(trials):
         return None
-    return min(_reached(spec, record) if spec.targets.accuracy else len(record["epochs"]) for record in counted)
+    return min(_reached(spec, trial) if spec.targets.accuracy else len(trial.epochs) for trial in counted)
 
 
-def _reached(spec: StudySpec, record: Trial) -> int:
+def _reached(spec: StudySpec, trial: Trial) -> int:
     metric = StudyMetric.of(spec.workload)
-    values = test_values(record, metric)
+    values = test_values(trial, metric)
     targets = spec.targets.accuracy
     return sum(metric.arrival(values, target) is not None for target in targets)
 

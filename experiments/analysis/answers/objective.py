@@ -12,7 +12,8 @@ from typing import Literal
 from scalestudy.experiments.analysis.measures.cells import epoch_seconds
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import median
-from scalestudy.experiments.analysis.measures.usable import Trial, best_value, curve, nodes_of, time_to_target
+from scalestudy.experiments.analysis.measures.trial import Line, Trial
+from scalestudy.experiments.analysis.measures.usable import best_value, curve, time_to_target
 from scalestudy.experiments.spec.study_spec import StudySpec
 
 SAYS_NOTHING = ("failed", "skipped")
@@ -60,16 +61,16 @@ class Objective:
         """Whether more or less of it is better."""
         return self.metric.mode if self.target is None else "min"
 
-    def score(self, trials: Iterable[Trial]) -> Score:
-        """Score a point by all of its trials, one a seed, as in trials.jsonl.
+    def score(self, lines: Iterable[Line]) -> Score:
+        """Score a point by the lines in `trials.jsonl` of all of its trials, one a seed.
 
         A trial that ran on more nodes than another of them takes the seconds an epoch of the trials on fewest nodes.
         """
-        telling = [trial for trial in trials if trial["status"] not in SAYS_NOTHING]
-        fewest = min(map(nodes_of, telling), default=1)
-        epochs = [epoch_seconds(trial) for trial in telling if nodes_of(trial) == fewest]
+        telling = [trial for trial in map(Trial.of, lines) if trial.status not in SAYS_NOTHING]
+        fewest = min((trial.nodes for trial in telling), default=1)
+        epochs = [epoch_seconds(trial) for trial in telling if trial.nodes == fewest]
         usual = median([seconds for seconds in epochs if seconds is not None])
-        costs = [self._cost(trial, usual if nodes_of(trial) > fewest else None) for trial in telling]
+        costs = [self._cost(trial, usual if trial.nodes > fewest else None) for trial in telling]
         middle = statistics.median(costs) if costs else math.inf
         if math.isfinite(middle):
             return Score(value=middle if self.mode == "min" else -middle)
@@ -81,10 +82,10 @@ class Objective:
         usual: seconds an epoch; None: as measured.
         """
         if self.target is None:
-            best = None if trial["status"] in WORST else best_value(trial, self.metric)
+            best = None if trial.status in WORST else best_value(trial, self.metric)
             return math.inf if best is None else self.metric.order(best)
         seconds = time_to_target(curve(trial, self.metric, usual), self.target, self.metric)
-        return seconds * trial["params"]["num_gpus"] if self.name == "cost_to_target" else seconds
+        return seconds * trial.num_gpus if self.name == "cost_to_target" else seconds
 
     def _progress(self, trials: Iterable[Trial]) -> float | None:
         """Return how near trials that missed the target came to it, less is better."""

@@ -140,7 +140,7 @@ class Learnt:
         Running out of memory counts on its num_gpus alone.
         """
         counted = cell.counted
-        lost = sum(trial["status"] == "out_of_memory" for trial in counted)
+        lost = sum(trial.status == "out_of_memory" for trial in counted)
         return self.able[self.key(cell)] * (1 - lost / len(counted)) if counted else 0.0
 
     def place(self, cell: Cell) -> int:

@@ -33,7 +33,8 @@ from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, missing, present
 from scalestudy.experiments.analysis.measures.scaling import STRONG, timing_rows
 from scalestudy.experiments.analysis.measures.trainings import learns_alike
-from scalestudy.experiments.analysis.measures.usable import Trial, final_value, train_seconds
+from scalestudy.experiments.analysis.measures.trial import Line
+from scalestudy.experiments.analysis.measures.usable import Usable, final_value
 from scalestudy.experiments.plan.plan import Plan, cell_of
 from scalestudy.experiments.plan.plan import label as label_of
 from scalestudy.experiments.spec.study_spec import StudySpec
@@ -49,7 +50,7 @@ MOST_SEEDS = 50
 def recommend(
     spec: StudySpec,
     plan: Plan,
-    trials: Sequence[Trial],
+    trials: Sequence[Line] | Usable,
     *,
     accuracy: float | None = None,
     max_gpus: int | None = None,
@@ -217,8 +218,7 @@ class _Choosing:
             more = math.ceil(seeds * ((1 - fixed) / left - 1)) if left > 0 else 0
             if 0 < more <= MOST_SEEDS:
                 spent = math.fsum(
-                    statistics.median(train_seconds(trial) * trial["params"]["num_gpus"] for trial in cell.counted)
-                    for cell in both
+                    statistics.median(trial.train_seconds * trial.num_gpus for trial in cell.counted) for cell in both
                 )
                 return {"label": option["label"], "seeds": more, "worker_seconds": more * spent}
         return None
@@ -277,7 +277,7 @@ class _Choosing:
         cell, timing = self._cells[label], self._timings[label]
         trained = {"cells": [label], "kind": "measured"}
         if cell.inferred:
-            names = dict.fromkeys(label_of(cell_of(trial["params"])) for trial in cell.trials)
+            names = dict.fromkeys(label_of(cell_of(trial.params)) for trial in cell.trials)
             trained = {"cells": list(names), "kind": "factorised"}
         choice = {
             "label": label,

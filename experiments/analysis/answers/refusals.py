@@ -11,7 +11,7 @@ from scalestudy.experiments.analysis.measures.cells import Cell
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Row, positive, present
 from scalestudy.experiments.analysis.measures.units import plural, seconds_text
-from scalestudy.experiments.analysis.measures.usable import epochs_of, test_values, train_seconds
+from scalestudy.experiments.analysis.measures.usable import test_values
 
 
 def why_none(
@@ -33,7 +33,7 @@ def why_none(
     if not tried:
         return _nothing_ended(every)
     if len(tried) == 1 and reached is not None:
-        seconds = statistics.median(train_seconds(trial) for trial in tried[0].counted)
+        seconds = statistics.median(trial.train_seconds for trial in tried[0].counted)
         return (
             f"only one cell was run ({tried[0].label}), so there is nothing to compare: add a num_gpus, a "
             f"batch size or a learning rate; a training takes some {seconds_text(seconds)}"
@@ -65,7 +65,7 @@ def why_none(
 
 
 def _nothing_ended(every: Sequence[Cell]) -> str:
-    counts = Counter(trial["status"].replace("_", " ") for cell in every for trial in cell.own)
+    counts = Counter(trial.status.replace("_", " ") for cell in every for trial in cell.own)
     if not counts:
         return "no trial has ended yet"
     ended = ", ".join(f"{count} {status}" for status, count in counts.items())
@@ -120,7 +120,7 @@ def _how_far(
         return ""
     best = min(known, key=lambda row: (metric.order(row[metric.best_key]["value"]), row["params"]["num_gpus"]))
     [cell] = [cell for cell in cells if cell.label == best["label"]]
-    value, count = best[metric.best_key]["value"], max(len(epochs_of(trial)) for trial in cell.timed)
+    value, count = best[metric.best_key]["value"], max(len(trial.epochs) for trial in cell.timed)
     came = f"the best, {cell.label}, came to {metric.text(value)} in {plural(count, 'evaluation')}"
     if not metric.better(target, value):
         row = told[cell.label]

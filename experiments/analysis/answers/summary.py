@@ -25,10 +25,11 @@ from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import SUMMARY_VERSION, Figure, Row, missing, present
 from scalestudy.experiments.analysis.measures.scaling import Bases, scaling_answer, scaling_part, timing_rows
 from scalestudy.experiments.analysis.measures.targets import study_cost
+from scalestudy.experiments.analysis.measures.trial import Line, Trial
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.analysis.measures.usable import (
     TIMED,
-    Trial,
+    Usable,
     accelerator_caveat,
     cut_caveats,
     spanning_caveats,
@@ -48,7 +49,7 @@ SHOWN_FAILURES = 20
 def summarise(
     spec: StudySpec,
     plan: Plan,
-    trials: Sequence[Trial],
+    trials: Sequence[Line],
     wall_seconds: float | None = None,
     *,
     include_flagged: bool = False,
@@ -66,7 +67,7 @@ def summarise(
 def summarise_cells(
     spec: StudySpec,
     plan: Plan,
-    trials: Sequence[Trial],
+    chosen: Usable,
     cells: Sequence[Cell],
     wall_seconds: float | None = None,
     *,
@@ -77,8 +78,7 @@ def summarise_cells(
     """Summarise cells that `gather` has made already. posterior, by_target: from `times_to`, if made already
     too.
     """
-    trials = usable(trials)
-    lines = trials.lines
+    trials = chosen.trials
     metric = StudyMetric.of(spec.workload)
     rows = [cell_row(cell) for cell in cells]
     if spec.train.unit != "epochs":
@@ -94,8 +94,7 @@ def summarise_cells(
     throughput = throughput_part(timed_steps(cells, include_flagged=include_flagged, recommendation=recommendation))
     tuned = tunings(spec, cells, recommendation)
     efficiency = statistical_efficiency(spec, tuned)
-    ended = {trial.get("trial_id") for trial in lines if isinstance(trial, Mapping)}
-    not_run = sum(trial.trial_id not in ended for trial in plan.trials)
+    not_run = sum(trial.trial_id not in chosen.ended for trial in plan.trials)
     counts = {"planned": len(plan.trials), **count_statuses(without_timing_runs(trials)), "not_run": not_run}
     scaling = scaling_answer(timings)
     timed = [row for row in timings if present(row["epoch_seconds"])]
@@ -122,7 +121,7 @@ def summarise_cells(
         "caveats": [
             {"kind": kind, "words": words}
             for kind, words in (
-                ("unusable", unusable_caveat(lines, trials)),
+                ("unusable", unusable_caveat(chosen.left_out)),
                 *(("cut", words) for words in cut_caveats(trials)),
                 ("versions", versions_caveat(trials)),
                 ("accelerators", accelerator_caveat(trials)),
@@ -191,10 +190,9 @@ def failures(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     """
     groups: dict[tuple[Any, ...], list[str]] = {}
     for trial in trials:
-        if trial["status"] not in TIMED:
-            error: Mapping[str, Any] = trial.get("error") or {}
-            key = (trial["status"], error.get("kind"), error.get("message"), error.get("rank"))
-            groups.setdefault(key, []).append(name_of(trial.get("kind", "training"), trial["params"]))
+        if trial.status not in TIMED:
+            key = (trial.status, trial.failure.kind, trial.failure.message, trial.failure.rank)
+            groups.setdefault(key, []).append(name_of(trial.kind, trial.params))
     names = ("status", "kind", "message", "rank")
     ranked = sorted(groups.items(), key=lambda item: -len(item[1]))[:SHOWN_FAILURES]
     return [{**dict(zip(names, key, strict=True)), "trials": members} for key, members in ranked]

@@ -23,15 +23,9 @@ from scalestudy.experiments.analysis.laws.step_time import (
     held_out_errors,
 )
 from scalestudy.experiments.analysis.measures.cells import Cell, Combination, combinations
-from scalestudy.experiments.analysis.measures.parts import Figure, estimate_part, missing, positive, present
+from scalestudy.experiments.analysis.measures.parts import Figure, estimate_part, missing, present
+from scalestudy.experiments.analysis.measures.trial import Trial
 from scalestudy.experiments.analysis.measures.usable import (
-    ON_MORE_NODES,
-    Trial,
-    is_timing,
-    nodes_of,
-    samples_per_second,
-    timed_epochs,
-    timed_phases,
     undisturbed_phase_seconds,
     undisturbed_rates,
     undisturbed_step_seconds,
@@ -148,12 +142,12 @@ def _timed_steps(combination: Combination, include_flagged: bool) -> TimedSteps:
     groups: dict[tuple[int, int, int], list[StepTiming]] = {}
     flagged = False
     for cell, trial in _trials(combination.cells):
-        doubts = DOUBTFUL & set(trial.get("flags") or ())
+        doubts = DOUBTFUL & trial.flags
         if doubts and not include_flagged:
             left_out.update(doubts)
-        elif (timing := step_timing({**trial, ON_MORE_NODES: False})) is not None:  # the law knows about nodes
+        elif (timing := step_timing(replace(trial, on_more_nodes=False))) is not None:  # the law knows about nodes
             flagged = flagged or bool(doubts)
-            groups.setdefault((cell.num_gpus, cell.batch_size, nodes_of(trial)), []).append(timing)
+            groups.setdefault((cell.num_gpus, cell.batch_size, trial.nodes), []).append(timing)
     sizes = [
         TimedSize(num_gpus=num_gpus, batch_size=batch_size, nodes=nodes, timings=tuple(timings))
         for (num_gpus, batch_size, nodes), timings in sorted(groups.items())
@@ -166,10 +160,10 @@ def _trials(cells: Sequence[Cell]) -> Iterator[tuple[Cell, Trial]]:
     seen: set[str] = set()
     for cell in cells:
         if not cell.timings:
-            yield from ((cell, trial) for trial in cell.timed if trial["params"]["num_gpus"] == cell.num_gpus)
+            yield from ((cell, trial) for trial in cell.timed if trial.num_gpus == cell.num_gpus)
         for timing in cell.timings if cell.timed else ():
-            if timing["trial_id"] not in seen:
-                seen.add(timing["trial_id"])
+            if timing.trial_id not in seen:
+                seen.add(timing.trial_id)
                 yield cell, timing
 
 
@@ -179,10 +173,10 @@ def step_timing(trial: Trial) -> StepTiming | None:
     For a training these are medians over its epochs. For a timing run, whose epochs differ in length, they are means
     over its steps.
     """
-    step = _of_timing_run(trial) if is_timing(trial) else _of_training(trial)
+    step = _of_timing_run(trial) if trial.is_timing else _of_training(trial)
     if step is None:
         return None
-    from_one_to_all = 1 <= step.examples <= trial["params"]["batch_size"] * (1 + ROUNDING)
+    from_one_to_all = 1 <= step.examples <= trial.batch_size * (1 + ROUNDING)
     if not from_one_to_all or not SHORTEST_STEP <= step.seconds <= LONGEST_STEP:
         return None
     if step.data_seconds is not None and step.data_seconds >= step.seconds:
@@ -191,11 +185,15 @@ def step_timing(trial: Trial) -> StepTiming | None:
 
 
 def _of_training(trial: Trial) -> StepTiming | None:
-    rows = []
-    for epoch, phases in zip(timed_epochs(trial), timed_phases(trial), strict=True):
-        samples, steps, rate = positive(epoch.get("samples")), positive(epoch.get("steps")), samples_per_second(epoch)
-        if samples and steps and rate:
-            rows.append((samples / steps / rate, samples / steps, (phases or {}).get("data")))
+    rows = [
+        (
+            epoch.samples / epoch.steps / epoch.samples_per_second,
+            epoch.samples / epoch.steps,
+            epoch.phases["data"] if epoch.phases else None,
+        )
+        for epoch in trial.timed
+        if epoch.samples and epoch.steps and epoch.samples_per_second
+    ]
     if not rows:
         return None
     seconds, examples, waits = zip(*rows, strict=True)

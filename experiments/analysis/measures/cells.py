@@ -18,33 +18,24 @@ from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import (
     Figure,
     Row,
-    finite,
     median,
     missing,
-    positive,
     present,
     spread,
 )
+from scalestudy.experiments.analysis.measures.trial import Line, Trial
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.analysis.measures.usable import (
     COUNTED,
     CUT,
-    ON_MORE_NODES,
     PHASES,
     STATUSES,
     TIMED,
-    WITHOUT_FIRST,
-    Trial,
+    Usable,
     accelerators_of,
     best_value,
     curve,
-    epochs_of,
     final_value,
-    nodes_of,
-    samples_per_second,
-    steps_of,
-    timed_epochs,
-    timed_phases,
     timings_by_step,
     undisturbed_phase_seconds,
     undisturbed_rates,
@@ -117,7 +108,7 @@ class Cell:
 
     def with_status(self, statuses: Sequence[str]) -> list[Trial]:
         """Return the trials that ended in one of these statuses."""
-        return [trial for trial in self.trials if trial["status"] in statuses]
+        return [trial for trial in self.trials if trial.status in statuses]
 
     @property
     def timed(self) -> list[Trial]:
@@ -142,16 +133,16 @@ class Cell:
     @property
     def flags(self) -> list[str]:
         """Every flag of some trial, sorted. If there are timing runs, flags of timings come from them alone."""
-        flags = {flag for trial in self.own for flag in trial.get("flags") or ()}
+        flags = {flag for trial in self.own for flag in trial.flags}
         if self.timings:
-            flags = (flags - OF_TIMINGS) | {flag for timing in self.timings for flag in timing.get("flags") or ()}
+            flags = (flags - OF_TIMINGS) | {flag for timing in self.timings for flag in timing.flags}
         return sorted(flags)
 
     @property
     def starved_share(self) -> float | None:
         """The share of their computing time in which the most starved of the trials that are timed had no core."""
-        starved = [trial for trial in self.timings or self.own if STARVED in (trial.get("flags") or ())]
-        shares = [[finite(epoch.get("starved_share")) for epoch in epochs_of(trial)] for trial in starved]
+        starved = [trial for trial in self.timings or self.own if STARVED in trial.flags]
+        shares = [[epoch.starved_share for epoch in trial.epochs] for trial in starved]
         medians = [median([share for share in each if share is not None]) for each in shares]
         return max((share for share in medians if share is not None), default=None)
 
@@ -165,13 +156,13 @@ class Cell:
     def nodes(self) -> int:
         """The number of nodes of the workers that its times come from."""
         timed = self.timings if self.timings and self.timed else self.own
-        return max((nodes_of(trial) for trial in timed if timed_epochs(trial)), default=1)
+        return max((trial.nodes for trial in timed if trial.timed), default=1)
 
     @cached_property
     def steps(self) -> float | None:
         """Steps of a whole epoch, or None if none was recorded."""
-        epochs = [epoch for trial in self.trials for epoch in epochs_of(trial)]
-        return max((count for epoch in epochs if (count := steps_of(epoch, self.batch_size))), default=None)
+        epochs = [epoch for trial in self.trials for epoch in trial.epochs]
+        return max((count for epoch in epochs if (count := epoch.steps_at(self.batch_size))), default=None)
 
     @cached_property
     def seconds_of_steps(self) -> list[float]:
@@ -180,26 +171,26 @@ class Cell:
             return undisturbed_step_seconds(self.timings)
         if self.inferred:
             return []
-        each = [positive(step) for trial in self.timed if (step := self._seconds_of_a_step(trial)) is not None]
-        return [seconds for seconds in each if seconds is not None]  # a damaged record may lack its seconds
+        each = [self._seconds_of_a_step(trial) for trial in self.timed]
+        return [seconds for seconds in each if seconds is not None]
 
     def _seconds_of_a_step(self, trial: Trial) -> float | None:
         """Return the trial's median seconds a step over its periods, whose steps may differ."""
-        timed = [(period["train_seconds"], steps_of(period, self.batch_size)) for period in timed_epochs(trial)]
-        return median([float(seconds) / steps for seconds, steps in timed if steps])
+        timed = [(period.train_seconds, period.steps_at(self.batch_size)) for period in trial.timed]
+        return median([seconds / steps for seconds, steps in timed if seconds and steps])
 
     @cached_property
     def warm_up_seconds(self) -> list[float]:
         """By how much the first epoch of each run took longer than its median one. Empty for timing runs."""
         if self.timings or self.inferred:
             return []
-        first = [(epochs_of(trial)[0], self._seconds_of_a_step(trial)) for trial in self.timed if epochs_of(trial)]
+        first = [(trial.epochs[0], self._seconds_of_a_step(trial)) for trial in self.timed if trial.epochs]
         return [
-            float(epoch["train_seconds"]) - step * steps
+            epoch.train_seconds - step * steps
             for epoch, step in first
             if step is not None
-            and positive(epoch.get("train_seconds"))
-            and (steps := steps_of(epoch, self.batch_size)) is not None
+            and epoch.train_seconds is not None
+            and (steps := epoch.steps_at(self.batch_size)) is not None
         ]
 
     def curve(self, trial: Trial) -> list[tuple[float, float]]:
@@ -208,7 +199,7 @@ class Cell:
         A trial that ran on more nodes than others takes the others' seconds.
         """
         seconds = self.undisturbed_epoch_seconds
-        if seconds is None and trial.get(ON_MORE_NODES):
+        if seconds is None and trial.on_more_nodes:
             seconds = median([known for other in self.timed if (known := epoch_seconds(other)) is not None])
         return curve(trial, self.metric, seconds) if self.is_timed else []
 
@@ -223,19 +214,20 @@ _canonical = json.JSONEncoder(
 ).encode  # `json.dumps` would make an encoder for each of many thousand keys
 
 
-def gather(plan: Plan, trials: Sequence[Trial], metric: StudyMetric) -> list[Cell]:
+def gather(plan: Plan, lines: Sequence[Line] | Usable, metric: StudyMetric) -> list[Cell]:
     """Gather the cells of a study, in the plan's order, each with its timing runs that ended well.
 
     Trials that the plan lacks make further cells, last. A factorised study gets all cells of its grid: inferred from
-    the trainings, or as measured if they were held out. Only usable trials count (`usable.usable`).
+    the trainings, or as measured if they were held out. lines: of `trials.jsonl`; only usable ones count
+    (`usable.usable`).
     """
-    trials = usable(trials)
+    trials = usable(lines).trials
     timings = timings_by_step(trials)
     planned = Counter(key_of(trial.cell) for trial in plan.trials)
     params = {key_of(cell): cell for cell in plan.cells}
     members: dict[str, list[Trial]] = {}
     for trial in without_timing_runs(trials):
-        cell = cell_of(trial["params"])
+        cell = cell_of(trial.params)
         params.setdefault(key_of(cell), cell)
         members.setdefault(key_of(cell), []).append(trial)
     cells = []
@@ -254,7 +246,7 @@ def _factorised(cell: Cell, parts: Factorised, members: Mapping[str, Sequence[Tr
         return cell
     if not cell.counted:
         return infer(cell, members.get(key_of({**cell.params, "num_gpus": parts.train_on}), ()))
-    disturbed = any({DISTURBED, STARVED} & set(trial.get("flags") or ()) for trial in cell.trials)
+    disturbed = any({DISTURBED, STARVED} & trial.flags for trial in cell.trials)
     return cell if disturbed else replace(cell, timings=())  # what was measured stands
 
 
@@ -263,11 +255,7 @@ def infer(cell: Cell, trainings: Sequence[Trial]) -> Cell:
 
     A training that ran out of memory says nothing about a cell with more workers, each of which has fewer examples.
     """
-    lent = [
-        trial
-        for trial in trainings
-        if trial["status"] != "out_of_memory" or cell.num_gpus <= trial["params"]["num_gpus"]
-    ]
+    lent = [trial for trial in trainings if trial.status != "out_of_memory" or cell.num_gpus <= trial.num_gpus]
     return replace(cell, planned=0, trials=tuple(lent), inferred=True, not_lent=len(trainings) - len(lent))
 
 
@@ -290,7 +278,7 @@ def cell_row(cell: Cell) -> dict[str, Any]:
     untimed, metric = why_untimed(cell), cell.metric
     picked: dict[str, dict[str, Any]] = {}
     for trial in cell.own:
-        for name, value in (trial.get("details") or {}).items():
+        for name, value in trial.details.items():
             picked.setdefault(name, {})[json.dumps(value, sort_keys=True)] = value
     details = {name: list(values.values()) for name, values in picked.items()}
     return {
@@ -305,15 +293,15 @@ def cell_row(cell: Cell) -> dict[str, Any]:
         **({"nodes": cell.nodes} if cell.nodes > 1 else {}),
         "flags": cell.flags,
         **({"starved_share": cell.starved_share} if STARVED in cell.flags else {}),
-        "stopped_after": sorted(len(epochs_of(trial)) for trial in cell.with_status(CUT)),
+        "stopped_after": sorted(len(trial.epochs) for trial in cell.with_status(CUT)),
         **({"details": details} if details else {}),
     }
 
 
 def examples_of(cells: Iterable[Cell]) -> int | None:
     """Return the training examples of a whole period, such as an epoch, or None if no training recorded them."""
-    periods = [period for cell in cells for trial in cell.trials for period in epochs_of(trial)]
-    return max((int(count) for period in periods if (count := positive(period.get("samples")))), default=None)
+    periods = [period for cell in cells for trial in cell.trials for period in trial.epochs]
+    return max((int(period.samples) for period in periods if period.samples), default=None)
 
 
 def _times(cell: Cell) -> dict[str, Any]:
@@ -329,15 +317,15 @@ def _times(cell: Cell) -> dict[str, Any]:
             "repeats": _repeats(undisturbed_repeats(cell.timings, steps)),
         }
     timed, untimed = cell.timed if cell.is_timed else [], why_no_time(cell)
-    if timed and not any(timed_epochs(trial) for trial in timed):
-        untimed = WARMING_UP if any(trial.get(WITHOUT_FIRST) for trial in timed) else NO_TIMES
-    epochs = [epoch for trial in timed for epoch in timed_epochs(trial)]
+    if timed and not any(trial.timed for trial in timed):
+        untimed = WARMING_UP if any(trial.without_first for trial in timed) else NO_TIMES
+    epochs = [epoch for trial in timed for epoch in trial.timed]
     return {
         "epoch_seconds": spread((epoch_seconds(trial) for trial in timed), untimed),
         "samples_per_second": spread((throughput(trial) for trial in timed), untimed),
         "step_seconds": step_seconds(timed),
         "timed_apart": False,
-        "repeats": _repeats([(positive(epoch.get("train_seconds")), samples_per_second(epoch)) for epoch in epochs]),
+        "repeats": _repeats([(epoch.train_seconds, epoch.samples_per_second) for epoch in epochs]),
     }
 
 
@@ -349,7 +337,7 @@ def _repeats(repeats: Sequence[tuple[float | None, float | None]]) -> dict[str, 
 
 def count_statuses(trials: Sequence[Trial]) -> dict[str, int]:
     """Return how many trials ended in each status."""
-    counts = Counter(trial["status"] for trial in trials)
+    counts = Counter(trial.status for trial in trials)
     return {status: counts[status] for status in STATUSES}
 
 
@@ -374,7 +362,7 @@ def epoch_seconds(trial: Trial) -> float | None:
 
     Periods of a training in tokens differ by a step.
     """
-    timed = [(float(epoch["train_seconds"]), positive(epoch.get("steps"))) for epoch in timed_epochs(trial)]
+    timed = [(epoch.train_seconds, epoch.steps) for epoch in trial.timed if epoch.train_seconds]
     counts = {steps for _, steps in timed}
     if None in counts or len(counts) < 2:
         return median([seconds for seconds, _ in timed])
@@ -384,7 +372,7 @@ def epoch_seconds(trial: Trial) -> float | None:
 
 def throughput(trial: Trial) -> float | None:
     """Return the median samples/s over all workers."""
-    rates = [rate for epoch in timed_epochs(trial) if (rate := samples_per_second(epoch)) is not None]
+    rates = [epoch.samples_per_second for epoch in trial.timed if epoch.samples_per_second]
     return statistics.median(rates) if rates else None
 
 
@@ -393,7 +381,7 @@ def step_seconds(trials: Sequence[Trial]) -> Figure:
 
     gradient_sync is its exposed part.
     """
-    measured = [phases for trial in trials for phases in timed_phases(trial) if phases]
+    measured = [epoch.phases for trial in trials for epoch in trial.timed if epoch.phases]
     if not measured:
         return missing("phases were not measured")
     return {name: statistics.median(phases[name] for phases in measured) for name in PHASES}
@@ -404,12 +392,11 @@ def worker_device(trials: Sequence[Trial]) -> dict[str, Any]:
 
     accelerator, where trials record it: the type of their GPUs.
     """
-    workers = [worker for trial in trials for worker in (trial.get("world") or {}).get("workers") or ()]
-    devices = {(trial.get("world") or {}).get("device") for trial in trials} - {None}
-    threads = {worker.get("threads") for worker in workers} - {None}
+    devices = {trial.world.device for trial in trials if trial.world.device}
+    threads = [trial.world.threads for trial in trials if trial.world.threads]
     types = accelerators_of(trials)
     return {
-        "device": "/".join(sorted(str(device) for device in devices)) or None,
+        "device": "/".join(sorted(devices)) or None,
         "threads": max(threads, default=None),
         **({"accelerator": "/".join(types)} if types else {}),
     }

@@ -16,11 +16,9 @@ from scalestudy.experiments.analysis.measures.cells import (
     worker_device,
 )
 from scalestudy.experiments.analysis.measures.intervals import Scatter, scatter
-from scalestudy.experiments.analysis.measures.parts import Figure, Row, median, missing, positive, present, spread
+from scalestudy.experiments.analysis.measures.parts import Figure, Row, median, missing, present, spread
+from scalestudy.experiments.analysis.measures.trial import Trial
 from scalestudy.experiments.analysis.measures.usable import (
-    Trial,
-    is_timing,
-    timed_epochs,
     undisturbed_phase_seconds,
     undisturbed_step_seconds,
 )
@@ -186,14 +184,14 @@ def seconds_per_example(phases: Figure, params: Mapping[str, Any]) -> Figure:
 
 def steps_an_epoch(trials: Sequence[Trial]) -> int | None:
     """Return the steps of a whole epoch, or None if none was recorded."""
-    counts = [positive(epoch.get("steps")) for trial in trials for epoch in timed_epochs(trial)]
-    return max((int(count) for count in counts if count is not None), default=None)
+    return max((int(epoch.steps) for trial in trials for epoch in trial.timed if epoch.steps), default=None)
 
 
 def straggler_ratio(trials: Sequence[Trial]) -> float | None:
     """Return the slowest worker's compute over the median one's, the epochs' median; None if not recorded."""
-    ratios = [positive(epoch.get("straggler_ratio")) for trial in trials for epoch in timed_epochs(trial)]
-    return median([ratio for ratio in ratios if ratio is not None])
+    return median(
+        [epoch.straggler_ratio for trial in trials for epoch in trial.timed if epoch.straggler_ratio is not None]
+    )
 
 
 def run_scatter(runs: Sequence[Trial]) -> dict[str, Figure]:
@@ -201,13 +199,13 @@ def run_scatter(runs: Sequence[Trial]) -> dict[str, Figure]:
 
     In seconds (a step), forward_backward (its seconds), data and gradient_sync (shares of a step) and straggler_ratio.
     """
-    measured = [undisturbed_phase_seconds([run]) if is_timing(run) else step_seconds([run]) for run in runs]
+    measured = [undisturbed_phase_seconds([run]) if run.is_timing else step_seconds([run]) for run in runs]
     phases = [each for each in measured if present(each)]
     shares = {
         name: scatter(each[name] / sum(each.values()) for each in phases if any(each.values()))
         for name in ("data", "gradient_sync")
     }
-    timed = [run for run in runs if is_timing(run)]
+    timed = [run for run in runs if run.is_timing]
     return {
         "seconds": scatter(undisturbed_step_seconds(timed) if timed else map(epoch_seconds, runs)),
         "forward_backward": scatter(each["forward_backward"] for each in phases),

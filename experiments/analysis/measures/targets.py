@@ -3,19 +3,17 @@
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 from scalestudy.experiments.analysis.measures.cells import Cell, why_no_time
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import finite
+from scalestudy.experiments.analysis.measures.trial import Trial
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.analysis.measures.usable import (
     CUT,
-    Trial,
     reached_at_once,
     time_to_target,
-    train_seconds,
 )
 
 SECONDS_PER_HOUR = 3600.0
@@ -37,7 +35,7 @@ def target_row(cell: Cell, target: float) -> dict[str, Any]:
     upper_bound: whether a seed met the target at its first evaluation, which then stands for the time.
     """
     counted = cell.counted if cell.is_timed else []
-    curves = [(trial["status"], cell.curve(trial)) for trial in counted]
+    curves = [(trial.status, cell.curve(trial)) for trial in counted]
     times: list[tuple[float, bool]] = []
     for status, points in curves:
         time = time_to_target(points, target, cell.metric)
@@ -111,16 +109,16 @@ def study_cost(
     counts as overhead, since train_seconds is time in steps only. wall_seconds: None takes the time from the first
     start to the last end of the trials.
     """
-    worker_seconds = sum(train_seconds(trial) * int(trial["params"]["num_gpus"]) for trial in trials)
+    worker_seconds = sum(trial.train_seconds * trial.num_gpus for trial in trials)
     path = critical_path_seconds(trials)
     wall = wall_seconds
     if wall is None:
-        spans = [span for trial in trials if (span := _span(trial))]
+        spans = [trial.span for trial in trials if trial.span]
         wall = max(end for _, end in spans) - min(start for start, _ in spans) if spans else None
     why = "no trial trained" if path <= 0 else ("the study's wall time is not known" if wall is None else None)
     return {
         "wall_seconds": finite(wall),
-        "train_seconds": sum(train_seconds(trial) for trial in trials),
+        "train_seconds": sum(trial.train_seconds for trial in trials),
         "worker_seconds": worker_seconds,
         "critical_path_seconds": path,
         "overhead_ratio": wall / path if wall is not None and path > 0 else None,
@@ -136,8 +134,8 @@ def critical_path_seconds(trials: Sequence[Trial]) -> float:
     If trials ran one at a time, this is the sum of their training seconds. It is weighted interval scheduling over
     [started_at, ended_at], O(n log n). Trials without both times count as run one after the other.
     """
-    timed = [(span, train_seconds(trial)) for trial in trials if (span := _span(trial))]
-    untimed = sum(train_seconds(trial) for trial in trials if not _span(trial))
+    timed = [(trial.span, trial.train_seconds) for trial in trials if trial.span]
+    untimed = sum(trial.train_seconds for trial in trials if not trial.span)
     ends: list[float] = []
     longest: list[float] = [0.0]
     for (start, end), seconds in sorted(timed, key=lambda item: item[0][1]):
@@ -145,15 +143,6 @@ def critical_path_seconds(trials: Sequence[Trial]) -> float:
         longest.append(max(longest[-1], longest[before] + seconds))
         ends.append(end)
     return longest[-1] + untimed
-
-
-def _span(trial: Trial) -> tuple[float, float] | None:
-    """Return start and end as POSIX seconds, or None if one is missing or the end is before the start."""
-    try:
-        start, end = (datetime.fromisoformat(str(trial.get(key))).timestamp() for key in ("started_at", "ended_at"))
-    except ValueError:
-        return None
-    return (start, end) if end >= start else None
 
 
 def cost_of(worker_seconds: float | None, price_per_gpu_hour: float | None) -> float | None:

@@ -14,15 +14,13 @@ from typing import Any, Literal
 from scalestudy.experiments.analysis.measures.cells import Cell, Combination
 from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS, t_interval
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.parts import finite, positive
+from scalestudy.experiments.analysis.measures.parts import positive
+from scalestudy.experiments.analysis.measures.trial import Trial
 from scalestudy.experiments.analysis.measures.usable import (
     TIMED,
-    Trial,
     censored,
-    epochs_of,
     final_value,
     reached_at_once,
-    steps_of,
     time_to_target,
 )
 from scalestudy.experiments.spec.checks import inexact_findings
@@ -137,48 +135,46 @@ def trainings_of(cells: Iterable[Cell]) -> list[Training]:
         for cell in cells
         if positive(cell.params["learning_rate"])
         for trial in cell.own
-        if trial["status"] in TUNED
+        if trial.status in TUNED
     ]
 
 
 def _training(cell: Cell, trial: Trial) -> Training:
-    epochs, batch_size, key = epochs_of(trial), cell.batch_size, cell.metric.key
-    steps_of_each = [steps_of(epoch, batch_size) for epoch in epochs]
+    epochs, batch_size, key = trial.epochs, cell.batch_size, cell.metric.key
+    steps_of_each = [epoch.steps_at(batch_size) for epoch in epochs]
     curve: list[tuple[float, float]] = []  # up to the first epoch whose steps are unknown
     made = 0.0
     for epoch, steps in zip(epochs, steps_of_each, strict=True):
-        value = finite(epoch.get(key))
         if steps is None:
             break
         made += steps
-        if value is not None:
-            curve.append((made, value))
+        if key in epoch.tested:
+            curve.append((made, epoch.tested[key]))
 
     examples_per_step = float(batch_size)
-    counts = [positive(epoch.get("samples")) for epoch in epochs]
+    counts = [epoch.samples for epoch in epochs]
     known = [(samples, steps) for samples, steps in zip(counts, steps_of_each, strict=True) if samples and steps]
     if known:
         mean = math.fsum(samples for samples, _ in known) / math.fsum(steps for _, steps in known)
         examples_per_step = min(max(mean, 1.0), float(batch_size))
 
     noises = [
-        (squared, trace, steps or 0.0)
-        for epoch, steps in (zip(epochs, steps_of_each, strict=True) if trial["status"] in TIMED else ())
-        if (squared := finite(epoch.get("grad_sq_norm"))) is not None
-        and (trace := finite(epoch.get("grad_trace_cov"))) is not None
+        (epoch.grad_sq_norm, epoch.grad_trace_cov, steps or 0.0)
+        for epoch, steps in (zip(epochs, steps_of_each, strict=True) if trial.status in TIMED else ())
+        if epoch.grad_sq_norm is not None and epoch.grad_trace_cov is not None
     ]
     squares, traces, noise_steps = zip(*noises, strict=True) if noises else ((), (), ())
     return Training(
         num_gpus=cell.num_gpus,
         batch_size=batch_size,
         rate=float(cell.params["learning_rate"]),
-        seed=int(trial["params"]["seed"]),
+        seed=trial.seed,
         curve=tuple(curve),
-        final=final_value(trial, cell.metric) if trial["status"] == "finished" else None,
+        final=final_value(trial, cell.metric) if trial.status == "finished" else None,
         examples_per_step=examples_per_step,
         noise=(statistics.fmean(squares), statistics.fmean(traces)) if noises else None,
         noise_steps=int(sum(noise_steps)),
-        status=trial["status"],
+        status=trial.status,
         epoch_examples=max((count for count in counts if count), default=None),
     )
 

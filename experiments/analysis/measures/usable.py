@@ -11,17 +11,17 @@ over its steps: such runs are short, and epochs of different lengths have no use
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.parts import Figure, finite, median, missing, positive
+from scalestudy.experiments.analysis.measures.parts import Figure, median, missing
+from scalestudy.experiments.analysis.measures.trial import EPOCHS_WITHOUT_FIRST, Line, Trial
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.plan.plan import cell_of, label
 from scalestudy.experiments.plan.timing_runs import TIMED, step_key
 from scalestudy.training.config import PHASES as PHASES
 
-Trial = Mapping[str, Any]
 STATUSES = ("finished", "at_target", "stopped", "diverged", "out_of_memory", "failed", "skipped")
 """How trials end. A scheduler ended those that are `stopped`.
 
@@ -31,83 +31,66 @@ CUT = ("at_target", "stopped")
 """Statuses of trainings that ended before their last epoch, so that their last metric is no whole training's."""
 COUNTED = (*TIMED, "diverged", "out_of_memory")
 """Statuses that say something about the cell: such a trial misses the targets that it did not reach."""
-EPOCHS_WITHOUT_FIRST = 3
-"""From this many epochs on, a trial's timings leave out the first, which warms up caches, buffers and threads."""
-WITHOUT_FIRST = "without_first_epoch"
-"""Key that `usable` adds to a trial that was cut whose first epoch is left out, however few epochs it has."""
-ON_MORE_NODES = "on_more_nodes"
-"""Key that `usable` adds to a trial whose workers were on more nodes than another trial of its kind.
-
-The network between them slows such a trial, so that it gives no timings.
-"""
 
 
-class Epochs(list[Mapping[str, Any]]):
-    """Epochs that `epochs_of` has put in order. Figures that are asked for often are computed once."""
+@dataclass(frozen=True, kw_only=True)
+class Usable:
+    """What `usable` has chosen of the lines of `trials.jsonl`."""
 
-    @cached_property
-    def with_time(self) -> list[int]:
-        """The places of those that have a time."""
-        return [place for place, epoch in enumerate(self) if positive(epoch.get("train_seconds"))]
-
-    @cached_property
-    def phases(self) -> list[dict[str, float] | None]:
-        """`epoch_phases` of each."""
-        return [epoch_phases(epoch) for epoch in self]
+    trials: tuple[Trial, ...]
+    ended: frozenset[str]  # ids in all lines, those that are left out too
+    left_out: int  # number of lines
 
 
-class Usable(list[Trial]):
-    """What `usable` has chosen. lines: all that it chose from."""
+def usable(lines: Sequence[Line] | Usable) -> Usable:
+    """Read the lines with an id, a known status and whole parameters.
 
-    def __init__(self, lines: Sequence[Trial]) -> None:
-        super().__init__()
-        self.lines = lines
-
-
-def usable(trials: Sequence[Trial]) -> Usable:
-    """Return the lines with an id, a known status and whole parameters, their epochs in order.
-
-    A training that was cut is marked `WITHOUT_FIRST` if its siblings' timings leave out the first epoch. Siblings have
+    A training that was cut is marked `without_first` if its siblings' timings leave out the first epoch. Siblings have
     the same steps, whatever their rate and seed. A training that was cut has too few epochs to leave out the first,
     slow one by itself, so its timings could not be compared with theirs.
 
-    A trial is marked `ON_MORE_NODES` if another of its cell, or for a timing run of its kind of step, was timed on
+    A trial is marked `on_more_nodes` if another of its cell, or for a timing run of its kind of step, was timed on
     fewer nodes: workers are placed on as few as can hold them, and times on one node and on two have no common mean.
     """
-    if isinstance(trials, Usable):
-        return trials
-    complete = [{**trial, "epochs": epochs_of(trial)} for trial in trials if _complete(trial)]
-    trainings = [trial for trial in without_timing_runs(complete) if trial["status"] in TIMED]
-    warmed = {step_key(each["params"]) for each in trainings if len(epochs_of(each).with_time) >= EPOCHS_WITHOUT_FIRST}
-    places = [(_like(trial), nodes_of(trial)) for trial in complete]
+    if isinstance(lines, Usable):
+        return lines
+    complete = [Trial.of(line) for line in lines if _complete(line)]
+    trainings = [trial for trial in without_timing_runs(complete) if trial.status in TIMED]
+    warmed = {step_key(each.params) for each in trainings if len(each.with_time) >= EPOCHS_WITHOUT_FIRST}
+    kinds = [_like(trial) for trial in complete]
     fewest: dict[str, int] = {}
-    for trial, (like, nodes) in zip(complete, places, strict=True):
-        if trial["status"] in TIMED and epochs_of(trial).with_time:
-            fewest[like] = min(nodes, fewest.get(like, nodes))
-    marked = Usable(trials)
-    for trial, (like, nodes) in zip(complete, places, strict=True):
-        without_first = trial["status"] in CUT and step_key(trial["params"]) in warmed
-        more_nodes = nodes > fewest.get(like, nodes)
-        marks = {WITHOUT_FIRST: without_first, ON_MORE_NODES: more_nodes}
-        marked.append({**trial, **{key: True for key, told in marks.items() if told}})
-    return marked
+    for trial, like in zip(complete, kinds, strict=True):
+        if trial.status in TIMED and trial.with_time:
+            fewest[like] = min(trial.nodes, fewest.get(like, trial.nodes))
+    marked = []
+    for trial, like in zip(complete, kinds, strict=True):
+        without_first = trial.status in CUT and step_key(trial.params) in warmed
+        more_nodes = trial.nodes > fewest.get(like, trial.nodes)
+        told = replace(trial, without_first=without_first, on_more_nodes=more_nodes)
+        marked.append(told if without_first or more_nodes else trial)
+    ids = [line.get("trial_id") for line in lines if isinstance(line, Mapping)]
+    return Usable(
+        trials=tuple(marked),
+        ended=frozenset(each for each in ids if isinstance(each, str)),
+        left_out=len(lines) - len(marked),
+    )
 
 
 def _like(trial: Trial) -> str:
     """Return the key of trials whose timings are repeats: their cell; for timing runs, their kind of step."""
-    return step_key(trial["params"]) if is_timing(trial) else label(cell_of(trial["params"]))
+    return step_key(trial.params) if trial.is_timing else label(cell_of(trial.params))
 
 
-def _complete(trial: Any) -> bool:
-    if not isinstance(trial, Mapping) or trial.get("status") not in STATUSES:
+def _complete(line: Any) -> bool:
+    if not isinstance(line, Mapping) or line.get("status") not in STATUSES:
         return False
-    params = trial.get("params")
-    if not isinstance(trial.get("trial_id"), str) or not isinstance(params, Mapping):
+    params = line.get("params")
+    if not isinstance(line.get("trial_id"), str) or not isinstance(params, Mapping):
         return False
     if not all(_whole(params.get(key)) and params[key] >= 1 for key in ("num_gpus", "batch_size")):
         return False
     # any rate and seed have the same steps
-    return is_timing(trial) or (_number(params.get("learning_rate")) and _whole(params.get("seed")))
+    return line.get("kind") == "timing" or (_number(params.get("learning_rate")) and _whole(params.get("seed")))
 
 
 def _number(value: Any) -> bool:
@@ -119,51 +102,10 @@ def _whole(value: Any) -> bool:
     return _number(value) and value == int(value)
 
 
-def epochs_of(trial: Trial) -> Epochs:
-    """Return the records of the trial's epochs, in order. The first record of an epoch wins.
-
-    A record that does not name its epoch is numbered by its place.
-    """
-    if isinstance(epochs := trial.get("epochs"), Epochs):
-        return epochs
-    first: dict[int, Mapping[str, Any]] = {}
-    for place, epoch in enumerate(epochs or (), start=1):
-        if isinstance(epoch, Mapping):
-            number = positive(epoch.get("epoch"))
-            first.setdefault(int(number or place), epoch if number else {**epoch, "epoch": place})
-    return Epochs(first[number] for number in sorted(first))
-
-
-def timed_epochs(trial: Trial) -> list[Mapping[str, Any]]:
-    """Return the epochs that timings are taken from: epochs with a time, from the second on if there are enough.
-
-    A trial marked `WITHOUT_FIRST` leaves out its first epoch too, so that it can be compared with its siblings. One
-    marked `ON_MORE_NODES` has none.
-    """
-    epochs = epochs_of(trial)
-    return [epochs[place] for place in _timed_places(trial, epochs)]
-
-
-def timed_phases(trial: Trial) -> list[dict[str, float] | None]:
-    """Return `epoch_phases` of the epochs that timings are taken from."""
-    epochs = epochs_of(trial)
-    return [epochs.phases[place] for place in _timed_places(trial, epochs)]
-
-
-def _timed_places(trial: Trial, epochs: Epochs) -> list[int]:
-    if trial.get(ON_MORE_NODES):
-        return []
-    timed = epochs.with_time
-    if len(timed) >= EPOCHS_WITHOUT_FIRST:
-        return timed[1:]
-    return [place for place in timed if place or not trial.get(WITHOUT_FIRST)]
-
-
 def test_values(trial: Trial, metric: StudyMetric) -> list[float]:
     """Return the metric after each epoch that has it."""
     key = metric.key
-    values = [finite(epoch.get(key)) for epoch in epochs_of(trial)]
-    return [value for value in values if value is not None]
+    return [epoch.tested[key] for epoch in trial.epochs if key in epoch.tested]
 
 
 def final_value(trial: Trial, metric: StudyMetric) -> float | None:
@@ -185,18 +127,16 @@ def curve(trial: Trial, metric: StudyMetric, epoch_seconds: float | None = None)
     """
     points: list[tuple[float, float]] = []
     elapsed, key = 0.0, metric.key
-    counts = (positive(epoch.get("steps")) for epoch in (epochs_of(trial) if epoch_seconds is not None else ()))
-    most = max((steps for steps in counts if steps), default=None)
-    for epoch in epochs_of(trial):
-        seconds, value = positive(epoch.get("train_seconds")), finite(epoch.get(key))
-        if seconds is not None and epoch_seconds is not None:
-            steps = positive(epoch.get("steps"))
-            seconds = epoch_seconds if steps is None or not most else epoch_seconds * (steps / most)
+    most = max((epoch.steps for epoch in trial.epochs if epoch.steps), default=None)
+    for epoch in trial.epochs:
+        seconds = epoch.train_seconds
         if seconds is None:
             break
+        if epoch_seconds is not None:
+            seconds = epoch_seconds * (epoch.steps / most) if epoch.steps and most else epoch_seconds
         elapsed += seconds
-        if value is not None:
-            points.append((elapsed, value))
+        if key in epoch.tested:
+            points.append((elapsed, epoch.tested[key]))
     return points
 
 
@@ -226,72 +166,28 @@ def censored(status: str, cost: float) -> bool:
     return status in CUT and not math.isfinite(cost)
 
 
-def train_seconds(trial: Trial) -> float:
-    """Return the seconds in training steps: as recorded, else the sum over its epochs. 0 if no step ran."""
-    total = finite(trial.get("train_seconds"))
-    if total is not None and total >= 0:
-        return total
-    return sum(positive(epoch.get("train_seconds")) or 0.0 for epoch in epochs_of(trial))
-
-
-def steps_of(epoch: Mapping[str, Any], batch_size: int) -> float | None:
-    """Return the steps of an epoch: as recorded, else from its examples. None if neither is known."""
-    steps, samples = positive(epoch.get("steps")), positive(epoch.get("samples"))
-    if steps is not None and steps >= 1:
-        return steps
-    return None if samples is None else float(math.ceil(samples / batch_size))
-
-
-def epoch_phases(epoch: Mapping[str, Any]) -> dict[str, float] | None:
-    """Return the seconds a step of each phase, in the order of a step. None if a phase was not measured."""
-    phases, steps = epoch.get("phases"), positive(epoch.get("steps"))
-    if not isinstance(phases, Mapping) or steps is None:
-        return None
-    seconds = {name: finite(phases.get(name)) for name in PHASES}
-    known = {name: value for name, value in seconds.items() if value is not None and value >= 0}
-    return {name: value / steps for name, value in known.items()} if len(known) == len(PHASES) else None
-
-
-def nodes_of(trial: Trial) -> int:
-    """Return on how many nodes its workers were; 1 if it does not say."""
-    return min((trial.get("world") or {}).get("nodes") or 1, int(trial["params"]["num_gpus"]))
-
-
-def samples_per_second(epoch: Mapping[str, Any]) -> float | None:
-    """Return the examples a second over all workers: as recorded, else samples over the epoch's training seconds."""
-    recorded = positive(epoch.get("samples_per_second"))
-    samples, seconds = positive(epoch.get("samples")), positive(epoch.get("train_seconds"))
-    return recorded or (samples / seconds if samples and seconds else None)
-
-
-def is_timing(trial: Trial) -> bool:
-    """Whether a line of `trials.jsonl` belongs to a timing run."""
-    return trial.get("kind") == "timing"
-
-
 def without_timing_runs(trials: Iterable[Trial]) -> list[Trial]:
     """Return the lines of trainings."""
-    return [trial for trial in trials if not is_timing(trial)]
+    return [trial for trial in trials if not trial.is_timing]
 
 
 def timings_by_step(trials: Sequence[Trial]) -> dict[str, tuple[Trial, ...]]:
     """Return the timing runs that ended well, in their order, by the step that they timed (`step_key`)."""
     runs: dict[str, tuple[Trial, ...]] = {}
     for trial in trials:
-        if is_timing(trial) and trial["status"] in TIMED and _rated(trial):
-            key = step_key(trial["params"])
+        if trial.is_timing and trial.status in TIMED and _rated(trial):
+            key = step_key(trial.params)
             runs[key] = (*runs.get(key, ()), trial)
     return runs
 
 
 def _rated(timing: Trial) -> list[tuple[float, float, float]]:
     """Return examples, steps and their seconds at the rate after the warm-up, for each timed epoch."""
-    rated = []
-    for epoch in timed_epochs(timing):
-        samples, steps, rate = positive(epoch.get("samples")), positive(epoch.get("steps")), samples_per_second(epoch)
-        if samples and steps and rate:
-            rated.append((samples, steps, samples / rate))
-    return rated
+    return [
+        (epoch.samples, epoch.steps, epoch.samples / epoch.samples_per_second)
+        for epoch in timing.timed
+        if epoch.samples and epoch.steps and epoch.samples_per_second
+    ]
 
 
 def undisturbed_rates(timings: Iterable[Trial]) -> list[float]:
@@ -317,8 +213,8 @@ def undisturbed_repeats(timings: Iterable[Trial], steps: float | None) -> list[t
 
 def undisturbed_phase_seconds(timings: Sequence[Trial]) -> Figure:
     """Return seconds a step of each phase: the undisturbed step, divided as the profiled steps were."""
-    timed = [each for timing in timings for each in zip(timed_phases(timing), timed_epochs(timing), strict=True)]
-    epochs = [(phases, epoch["steps"]) for phases, epoch in timed if phases]
+    timed = [epoch for timing in timings for epoch in timing.timed]
+    epochs = [(epoch.phases, epoch.steps) for epoch in timed if epoch.phases and epoch.steps]
     sums: Mapping[str, float] = {name: math.fsum(phases[name] * steps for phases, steps in epochs) for name in PHASES}
     whole, seconds = math.fsum(sums.values()), median(undisturbed_step_seconds(timings))
     if not whole or not seconds:
@@ -328,13 +224,12 @@ def undisturbed_phase_seconds(timings: Sequence[Trial]) -> Figure:
 
 def timing_counts(trials: Sequence[Trial]) -> dict[str, int]:
     """Return how many timing runs there were, and how many of them gave figures."""
-    runs = [trial for trial in trials if is_timing(trial)]
+    runs = [trial for trial in trials if trial.is_timing]
     return {"runs": len(runs), "used": sum(map(len, timings_by_step(runs).values()))}
 
 
-def unusable_caveat(lines: Sequence[Trial], used: Sequence[Trial]) -> str | None:
-    """Return a sentence about the lines that were left out, or None."""
-    count = len(lines) - len(used)
+def unusable_caveat(count: int) -> str | None:
+    """Return a sentence about the lines that were left out, or None. count: how many."""
     if not count:
         return None
     records, lack = ("record", "lacks") if count == 1 else ("records", "lack")
@@ -346,7 +241,7 @@ def unusable_caveat(lines: Sequence[Trial], used: Sequence[Trial]) -> str | None
 
 def cut_caveats(trials: Sequence[Trial]) -> list[str]:
     """Return sentences about the trainings that ended before their last epoch."""
-    counts = Counter(trial["status"] for trial in without_timing_runs(trials))
+    counts = Counter(trial.status for trial in without_timing_runs(trials))
     words = {
         "stopped": "stopped early. Whether one that had not met a target would have met it is not known: the time to "
         "the target counts it as under way up to its end, the steps to the target leave it out, neither as a miss.",
@@ -361,7 +256,7 @@ def cut_caveats(trials: Sequence[Trial]) -> list[str]:
 
 def spanning_caveats(rows: Sequence[Mapping[str, Any]], trials: Sequence[Trial]) -> list[str]:
     """Return sentences about trials whose workers were on several nodes. rows: from `cells.cell_row`."""
-    left_out = sum(bool(trial.get(ON_MORE_NODES)) for trial in trials)
+    left_out = sum(trial.on_more_nodes for trial in trials)
     spanning = sum(row.get("nodes", 1) > 1 for row in rows)
     caveats = []
     if left_out:
@@ -378,7 +273,7 @@ def spanning_caveats(rows: Sequence[Mapping[str, Any]], trials: Sequence[Trial])
 
 def accelerators_of(trials: Iterable[Trial]) -> dict[str, int]:
     """Count the trials on each type of GPUs. Trials that don't say, as of earlier versions, are left out."""
-    named = [kind for trial in trials if (kind := (trial.get("world") or {}).get("accelerator"))]
+    named = [trial.world.accelerator for trial in trials if trial.world.accelerator]
     return dict(sorted(Counter(named).items()))
 
 
@@ -400,8 +295,8 @@ def versions_caveat(trials: Sequence[Trial]) -> str | None:
     What a trial does not say, as of an earlier version, is left out.
     """
     versions: dict[str, set[str]] = {}
-    for trial in usable(trials):
-        for name, digests in (trial.get("fingerprint") or {}).items() if trial["status"] in COUNTED else ():
+    for trial in trials:
+        for name, digests in trial.fingerprint.items() if trial.status in COUNTED else ():
             versions.setdefault(name, set()).update(digests)
     changed = " and ".join(dict.fromkeys(name.split()[0] for name, found in versions.items() if len(found) > 1))
     if not changed:

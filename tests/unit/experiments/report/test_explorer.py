@@ -13,6 +13,8 @@ from scalestudy.experiments.analysis.answers.summary import summarise_cells
 from scalestudy.experiments.analysis.answers.target_times import times_to
 from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.analysis.measures.trial import Trial
+from scalestudy.experiments.analysis.measures.usable import usable
 from scalestudy.experiments.analysis.text.answer import chosen_lines
 from scalestudy.experiments.report import explorer
 from scalestudy.experiments.report.explorer import brief, embedded, explorer_data, slider_targets
@@ -32,7 +34,7 @@ def explored(text=TEXT, **keywords):
     cells = gather(plan, trials, StudyMetric.of(spec.workload))
     posterior = Posterior(spec, cells)
     by_target = times_to(posterior, spec.targets.accuracy)
-    summary = summarise_cells(spec, plan, trials, cells, by_target=by_target)
+    summary = summarise_cells(spec, plan, usable(trials), cells, by_target=by_target)
     summary["study"]["study_id"] = "x-1"
     return spec, plan, trials, cells, summary, explorer_data(spec, posterior, summary, by_target)
 
@@ -102,7 +104,7 @@ def test_columns_have_an_entry_for_each_cell():
 )
 def test_targets_go_from_the_first_evaluation_to_the_hardest(mode, targets, firsts, monkeypatch):
     metric = StudyMetric(name="m", mode=mode, share=False)
-    cells = [type("Cell", (), {"own": ({"epochs": [{"epoch": 1, "test_m": first}]},)})() for first in firsts]
+    cells = [type("Cell", (), {"own": (Trial.of({"epochs": [{"test_m": first}]}),)})() for first in firsts]
     found = slider_targets(metric, targets, cells)
     assert len(found) <= explorer.MOST_TARGETS
     assert found == metric.easiest_first(found)

@@ -226,7 +226,7 @@ def test_a_cell_borrows_trials_and_does_not_own_them(study):
     cells = gather(study.plan, study.trials, ACCURACY)
     inferred = [cell for cell in cells if cell.inferred]
     assert all(cell.own == () and len(cell.counted) == 3 and cell.planned == 0 for cell in inferred)
-    owned = [trial["trial_id"] for cell in cells for trial in cell.own]
+    owned = [trial.trial_id for cell in cells for trial in cell.own]
     assert len(owned) == len(set(owned)) == 12 + 6
 
 

@@ -16,6 +16,7 @@ from scalestudy.experiments.analysis.laws.step_terms import Constants
 from scalestudy.experiments.analysis.laws.step_time import MEASURE
 from scalestudy.experiments.analysis.measures.cells import gather, infer
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
+from scalestudy.experiments.analysis.measures.trial import Trial
 from scalestudy.experiments.plan.timing_runs import timing_trials
 from tests.support.known_laws import StepLaw, figures
 from tests.support.synthetic_studies import strict, study_of
@@ -189,4 +190,4 @@ def test_a_wait_longer_than_the_step_was_not_measured():
     _, _, trials = study_of("name: x", LAW)
     trials[0]["epochs"] = trials[0]["epochs"][:1]
     trials[0]["epochs"][0]["phases"]["data"] = 1e9
-    assert step_timing(trials[0]).data_seconds is None
+    assert step_timing(Trial.of(trials[0])).data_seconds is None

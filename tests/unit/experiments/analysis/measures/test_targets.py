@@ -17,6 +17,7 @@ from scalestudy.experiments.analysis.measures.targets import (
     study_cost,
     target_row,
 )
+from scalestudy.experiments.analysis.measures.trial import Trial
 from tests.support.batch_studies import BatchTruth
 from tests.support.batch_summaries import study
 from tests.support.trials import Law, slow_down
@@ -125,7 +126,7 @@ def trial(start, end, train, gpus=1):
         return (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
 
     times = {} if start is None else {"started_at": at(start), "ended_at": at(end)}
-    return {"train_seconds": train, "params": {"num_gpus": gpus}, **times}
+    return Trial.of({"train_seconds": train, "params": {"num_gpus": gpus}, **times})
 
 
 def test_one_at_a_time_the_critical_path_is_the_sum():
@@ -148,7 +149,7 @@ SPANS = st.lists(st.tuples(st.floats(0, 100), st.floats(1, 50), st.floats(0, 1))
 @given(SPANS)
 def test_the_path_lies_between_the_longest_trial_and_the_sum(spans):
     trials = [trial(start, start + length, length * share) for start, length, share in spans]
-    seconds = [each["train_seconds"] for each in trials]
+    seconds = [each.train_seconds for each in trials]
     path = critical_path_seconds(trials)
     assert max(seconds) - 1e-9 <= path <= sum(seconds) + 1e-9
     assert path == pytest.approx(critical_path_seconds(trials[::-1]))

@@ -10,18 +10,13 @@ from hypothesis import strategies as st
 
 from scalestudy.experiments.analysis import recommend, summarise
 from scalestudy.experiments.analysis.measures.metric import ACCURACY, StudyMetric
+from scalestudy.experiments.analysis.measures.trial import Epoch, Trial
 from scalestudy.experiments.analysis.measures.usable import (
     best_value,
     curve,
-    epoch_phases,
-    epochs_of,
     final_value,
     reached_at_once,
-    samples_per_second,
-    steps_of,
     time_to_target,
-    timed_epochs,
-    train_seconds,
     usable,
 )
 from scalestudy.experiments.report import write_report
@@ -94,9 +89,11 @@ def test_the_report_is_written_all_the_same(tmp_path):
     assert f"{len(DAMAGES)} records of trials.jsonl lack" in page.shown
 
 
-def test_whole_records_are_as_they_were():
-    _, _, trials = study_of(TEXT)
-    assert usable(trials) == trials
+def test_whole_records_are_all_used():
+    _, _, lines = study_of(TEXT)
+    chosen = usable(lines)
+    assert [trial.trial_id for trial in chosen.trials] == [line["trial_id"] for line in lines]
+    assert (chosen.left_out, usable(chosen) is chosen) == (0, True)
 
 
 @pytest.mark.parametrize("damage", [lambda epoch: epoch.pop("epoch"), lambda epoch: epoch.update(epoch=None)])
@@ -110,8 +107,9 @@ def test_epochs_without_a_number_have_that_of_their_place(damage):
 
 
 def test_what_is_no_record_of_an_epoch_is_passed_over():
-    assert epochs_of({"epochs": [None, {"epoch": 2, "steps": 3}, 7]}) == [{"epoch": 2, "steps": 3}]
-    assert epochs_of({"epochs": None}) == []
+    (epoch,) = Trial.of({"epochs": [None, {"epoch": 2, "steps": 3}, 7]}).epochs
+    assert (epoch.number, epoch.steps) == (2, 3)
+    assert Trial.of({"epochs": None}).epochs == ()
 
 
 # --- what one trial's record says -------------------------------------------------------------------------------------
@@ -125,7 +123,11 @@ def time_to_accuracy(points, target):
 
 
 def trial_of(*epochs, **rest):
-    return {"epochs": [{"epoch": number, **epoch} for number, epoch in enumerate(epochs, start=1)], **rest}
+    return Trial.of({"epochs": [{"epoch": number, **epoch} for number, epoch in enumerate(epochs, start=1)], **rest})
+
+
+def epoch_of(**record):
+    return Epoch.of(record, 1)
 
 
 def test_time_to_accuracy_is_interpolated():
@@ -178,13 +180,13 @@ def test_a_higher_target_never_comes_sooner_and_lies_within_its_epoch(steps, fir
 
 def test_the_first_epoch_is_left_out_of_timings_from_three_on():
     epochs = [{"train_seconds": seconds} for seconds in (9.0, 1.0, 2.0)]
-    assert [epoch["train_seconds"] for epoch in timed_epochs(trial_of(*epochs))] == [1.0, 2.0]
-    assert [epoch["train_seconds"] for epoch in timed_epochs(trial_of(*epochs[:2]))] == [9.0, 1.0]
+    assert [epoch.train_seconds for epoch in trial_of(*epochs).timed] == [1.0, 2.0]
+    assert [epoch.train_seconds for epoch in trial_of(*epochs[:2]).timed] == [9.0, 1.0]
 
 
 def test_the_first_record_of_an_epoch_wins():
-    trial = {"epochs": [{"epoch": 2, "train_seconds": 2.0}, {"epoch": 1, "train_seconds": 1.0}, {"epoch": 2}]}
-    assert train_seconds(trial) == 3.0
+    epochs = [{"epoch": 2, "train_seconds": 2.0}, {"epoch": 1, "train_seconds": 1.0}, {"epoch": 2}]
+    assert Trial.of({"epochs": epochs}).train_seconds == 3.0
 
 
 @given(CURVES, st.floats(0, 1))
@@ -204,7 +206,7 @@ def test_time_to_an_error_is_interpolated_as_it_falls():
 def test_accuracies():
     trial = trial_of({"test_accuracy": 0.5}, {"test_accuracy": 0.9}, {"test_accuracy": 0.8}, {"test_accuracy": None})
     assert (final_value(trial, ACCURACY), best_value(trial, ACCURACY)) == (0.8, 0.9)
-    assert (final_value({}, ACCURACY), best_value({"epochs": None}, ACCURACY)) == (None, None)
+    assert (final_value(Trial.of({}), ACCURACY), best_value(trial_of({}), ACCURACY)) == (None, None)
 
 
 def test_the_best_error_is_the_smallest():
@@ -216,27 +218,45 @@ def test_the_best_error_is_the_smallest():
 @pytest.mark.parametrize("seconds", [0, -1.0, None, float("nan"), "1", True])
 def test_what_is_no_duration_is_not_measured(seconds):
     trial = trial_of({"train_seconds": seconds, "test_accuracy": 0.5, "samples": 10})
-    assert (timed_epochs(trial), curve(trial, ACCURACY), train_seconds(trial)) == ([], [], 0.0)
-    assert samples_per_second(trial["epochs"][0]) is None
+    assert (trial.timed, curve(trial, ACCURACY), trial.train_seconds) == ((), [], 0.0)
+    assert trial.epochs[0].samples_per_second is None
 
 
 def test_steps_are_those_recorded_or_follow_from_the_examples():
-    assert steps_of({"steps": 7, "samples": 100}, 32) == 7
+    assert epoch_of(steps=7, samples=100).steps_at(32) == 7
     for lost in (None, 0, float("nan")):
-        assert steps_of({"steps": lost, "samples": 100}, 32) == 4  # 3 of 32, and one of 4
-    assert steps_of({"samples": 0}, 32) is None
+        assert epoch_of(steps=lost, samples=100).steps_at(32) == 4  # 3 of 32, and one of 4
+    assert epoch_of(samples=0).steps_at(32) is None
 
 
 def test_throughput_as_recorded_or_from_the_epoch():
-    assert samples_per_second({"samples_per_second": 7.0, "samples": 10, "train_seconds": 2.0}) == 7.0
-    assert samples_per_second({"samples_per_second": None, "samples": 10, "train_seconds": 2.0}) == 5.0
+    assert epoch_of(samples_per_second=7.0, samples=10, train_seconds=2.0).samples_per_second == 7.0
+    assert epoch_of(samples_per_second=None, samples=10, train_seconds=2.0).samples_per_second == 5.0
 
 
 def test_phases_are_seconds_a_step():
     phases = {"data": 1.0, "forward_backward": 2.0, "gradient_sync": 0.0, "optimizer": 4.0}
     # an epoch of 10 steps
     expected = {"data": 0.1, "forward_backward": 0.2, "gradient_sync": 0.0, "optimizer": 0.4}
-    assert epoch_phases({"phases": phases, "steps": 10}) == expected
-    assert epoch_phases({"phases": {**phases, "data": None}, "steps": 10}) is None
-    assert epoch_phases({"phases": None, "steps": 10}) is None
-    assert epoch_phases({"phases": phases, "steps": 0}) is None
+    assert epoch_of(phases=phases, steps=10).phases == expected
+    assert epoch_of(phases={**phases, "data": None}, steps=10).phases is None
+    assert epoch_of(phases=None, steps=10).phases is None
+    assert epoch_of(phases=phases, steps=0).phases is None
+
+
+KEYS = ("trial_id", "kind", "params", "status", "flags", "train_seconds", "world", "error", "details", "fingerprint")
+KEYS += ("started_at", "ended_at")
+EPOCH_KEYS = ("epoch", "train_seconds", "steps", "samples", "samples_per_second", "phases", "test_accuracy")
+DAMAGED = (None, "x", [], {}, True, float("nan"), float("inf"), -1, 0, 7)
+
+
+@given(
+    st.dictionaries(st.sampled_from(KEYS), st.sampled_from(DAMAGED)),
+    st.dictionaries(st.sampled_from(EPOCH_KEYS), st.sampled_from(DAMAGED)),
+)
+def test_any_value_may_be_damaged(line, epoch):
+    trial = Trial.of({**line, "epochs": [epoch]})
+    assert trial.train_seconds >= 0
+    (read,) = trial.epochs
+    measured = [read.train_seconds, read.steps, read.samples, read.samples_per_second, *read.tested.values()]
+    assert all(math.isfinite(value) for value in measured if value is not None)

@@ -48,8 +48,8 @@ def finite(value: Any) -> float | None:
 
 def positive(value: Any) -> float | None:
     """Return a finite float above zero, else None: a duration of zero or less was not measured."""
-    if type(value) is float:
-        return value if 0 < value < BEYOND_MEASURE else None
+    if type(value) is float or type(value) is int:
+        return float(value) if 0 < value < BEYOND_MEASURE else None
     number = finite(value)
     return number if number is not None and number > 0 else None
 

@@ -173,35 +173,6 @@ class Cell:
         epochs = [epoch for trial in self.trials for epoch in epochs_of(trial)]
         return max((count for epoch in epochs if (count := steps_of(epoch, self.batch_size))), default=None)
 
-    @cached_property
-    def seconds_of_steps(self) -> list[float]:
-        """Mean seconds a step of each run: of its timing runs if there are any, else of its trials."""
-        if self.timings:
-            return undisturbed_step_seconds(self.timings)
-        if self.inferred:
-            return []
-        each = [positive(step) for trial in self.timed if (step := self._seconds_of_a_step(trial)) is not None]
-        return [seconds for seconds in each if seconds is not None]  # a damaged record may lack its seconds
-
-    def _seconds_of_a_step(self, trial: Trial) -> float | None:
-        """Return the trial's median seconds a step over its periods, whose steps may differ."""
-        timed = [(period["train_seconds"], steps_of(period, self.batch_size)) for period in timed_epochs(trial)]
-        return median([float(seconds) / steps for seconds, steps in timed if steps])
-
-    @cached_property
-    def warm_up_seconds(self) -> list[float]:
-        """By how much the first epoch of each run took longer than its median one. Empty for timing runs."""
-        if self.timings or self.inferred:
-            return []
-        first = [(epochs_of(trial)[0], self._seconds_of_a_step(trial)) for trial in self.timed if epochs_of(trial)]
-        return [
-            float(epoch["train_seconds"]) - step * steps
-            for epoch, step in first
-            if step is not None
-            and positive(epoch.get("train_seconds"))
-            and (steps := steps_of(epoch, self.batch_size)) is not None
-        ]
-
     def curve(self, trial: Trial) -> list[tuple[float, float]]:
         """Return `usable.curve` of one of its trials, with the undisturbed seconds an epoch if they are known.
 

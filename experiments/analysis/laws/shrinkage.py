@@ -227,6 +227,7 @@ def shrink(
     *,
     extra: Vector | None = None,
     deviations: Deviations | None = None,
+    likely_noise: float = LIKELY_NOISE,
 ) -> Shrunk:
     """Return the posterior of the values of all cells, measured or not.
 
@@ -237,6 +238,7 @@ def shrink(
         groups: (n,), the group of each measurement, such as its seed, from 0 on; None: there are none.
         extra: (n,), variance of each measurement beside the noise; None: none has any.
         deviations: of the cells; None: they have nothing in common.
+        likely_noise: the median of the noise before any is measured.
     """
     count, measured = len(law.offset), values - law.offset[cells]
     deviations = Deviations.apart(count) if deviations is None else deviations
@@ -283,7 +285,7 @@ def shrink(
         widths = 2 * np.log(np.diagonal(lower, axis1=1, axis2=2) * spreads)
         size = scale + np.log(precision * spread[:, None] ** 2 * deviations.own).sum(axis=1)
         size += (np.log(spread / deviations.likely) / deviations.factor) ** 2
-        size += (math.log(noise / LIKELY_NOISE) / NOISE_FACTOR) ** 2 + widths[:, :apart].sum(axis=1)
+        size += (math.log(noise / likely_noise) / NOISE_FACTOR) ** 2 + widths[:, :apart].sum(axis=1)
         evidence.extend((-(fit + size + widths[:, apart:].sum(axis=1)) / 2).tolist())
         points.extend(
             Point(

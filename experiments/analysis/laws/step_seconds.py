@@ -35,6 +35,8 @@ LAWS, FEWER_LAWS, MANY_PLACES = 500, 100, 200
 """Laws, each of which has several draws, and how many of them from so many places on, which tell the law well."""
 LIKELY_DEVIATION, DEVIATION_FACTOR = 0.02, 1.0
 """Deviations of places from the law before any is measured: median, and standard deviation of its logarithm."""
+LIKELY_NOISE = 0.05
+"""The noise of a timing before any is measured, median."""
 LEAST_PART = 0.03
 """Least share of a step that a part counts for, so that a part fitted to almost nothing stays uncertain."""
 ENOUGH = 1e-3
@@ -135,7 +137,10 @@ def step_seconds(places: Sequence[Place], *, apart: Sequence[bool] = (), chance:
         timings = replace(timings, logs=means)
         fits = {each: timings.nearest(each, law) for each, law in fits.items()}
     deviations = Deviations.apart(len(lawful), likely=LIKELY_DEVIATION, factor=DEVIATION_FACTOR)
-    found = {each: shrink(clear, where, _near(timings, law, each), deviations=deviations) for each, law in fits.items()}
+    found = {
+        each: shrink(clear, where, _near(timings, law, each), deviations=deviations, likely_noise=LIKELY_NOISE)
+        for each, law in fits.items()
+    }
     likeliest = max(found, key=lambda each: found[each].evidence)
     generator = np.random.default_rng(chance)
     laws, spread, noise = _drawn(timings, fits, found, generator)

@@ -1,5 +1,7 @@
 """Why it does not get faster."""
 
+import re
+
 import pytest
 
 from scalestudy.experiments.analysis import summarise
@@ -119,10 +121,11 @@ def test_remedies_say_what_they_bring():
 
 def test_no_gain_is_predicted_beyond_what_was_timed():
     largest = judged(Constants(alpha_c=0.0064, beta_c=1e-4, launch=0.5, linear=0.5))["allreduce"]
-    # 64 · (0.008 + 2)/(0.1088 + 2) = 60.9, but for the draws
-    assert (
-        largest["remedy"] == f"Raise the batch to 4096 (1024 a worker): predicted 60.7× the examples a second {ALONE}"
+    # 64 · (0.008 + 2)/(0.1088 + 2) = 60.9, of which draws of the law are a little off
+    told = re.fullmatch(
+        rf"Raise the batch to 4096 \(1024 a worker\): predicted (.*)× the examples a second {ALONE}", largest["remedy"]
     )
+    assert float(told[1]) == pytest.approx(60.9, abs=0.3)
     one = "name: x\ntrain: {epochs: 3}\nsweep: {num_gpus: [1, 2, 4], batch_size: [64], seed: [0, 1]}"
     assert (
         "Raise the batch to"

@@ -31,6 +31,8 @@ LEAST_SHARE = 0.02
 """The least share of a step that a part counts for where its slope is taken, and at the start of a fit."""
 PROGRESS = 1e-7
 """The share of a sum of squares by which a step has to make it less."""
+OVERLAP_SPREAD = math.log(OVERLAPS[-1]) / math.sqrt(12)
+"""Standard deviation of log gamma beforehand."""
 MOST_STEPS = 30
 STRIDES = (1.0, 0.5, 0.2, 0.05)
 MOST_HELD_OUT = 40
@@ -101,34 +103,38 @@ class Timings:
         return self.nearest_to(self.logs[None], self.weights[None], np.array([gamma]), start[None], PROGRESS)[0][0]
 
     def nearest_to(
-        self, logs: Vector, weights: Vector, gamma: Vector, start: Vector, progress: float, *, overlap: bool = False
+        self, logs: Vector, weights: Vector, gammas: Vector, start: Vector, progress: float, *, overlap: bool = False
     ) -> tuple[Vector, Vector]:
         """Fit coefficients (l, c) to logarithms in place of the timings' (l, n), with weights (l, n) and gammas (l,).
 
         progress: the share of a sum of squares by which a step makes it less, or it is the last. overlap: whether the
-        gammas are fitted too.
+        gammas are fitted too: beforehand their logarithms scatter by `OVERLAP_SPREAD` about the given ones.
 
         Returns:
             The coefficients and the gammas.
         """
-        count = start.shape[1]
+        count, beforehand = start.shape[1], np.log(gammas)
+        sure = 1 / OVERLAP_SPREAD if overlap else 0.0
 
         def squares(laws: Vector, which: Places) -> Vector:
             off = logs[which] - np.log(self.seconds(laws[:, :count], np.exp(laws[:, count:])))
-            return np.asarray((weights[which] * off**2).sum(axis=1))
+            prior = sure**2 * (laws[:, count] - beforehand[which]) ** 2
+            return np.asarray((weights[which] * off**2).sum(axis=1) + prior)
 
-        found, which = np.column_stack([start, np.log(gamma)]), np.arange(len(logs))
+        found, which = np.column_stack([start, beforehand]), np.arange(len(logs))
         least = squares(found, which)
         for _ in range(MOST_STEPS):
             laws, roots = found[which], np.sqrt(weights[which])
-            slopes = np.zeros((len(which), count + 1, logs.shape[1]))
-            gammas = np.exp(laws[:, count:])
-            slopes[:, :count] = self.slopes(laws[:, :count], gammas)
+            gamma = np.exp(laws[:, count:])
+            rows = np.zeros((len(which), logs.shape[1] + 1, count + 1))
+            rows[:, :-1, :count] = self.slopes(laws[:, :count], gamma).mT
+            rows[:, -1, count] = sure
             if overlap:
-                slopes[:, count] = self._slope_of_overlap(laws[:, :count], gammas)
-            off = logs[which] - np.log(self.seconds(laws[:, :count], gammas)) + (laws[:, None] @ slopes)[:, 0]
-            slopes *= roots[:, None]
-            ahead = np.array([_least_squares(*each) for each in zip(slopes.mT, roots * off, strict=True)])
+                rows[:, :-1, count] = self._slope_of_overlap(laws[:, :count], gamma)
+            off = logs[which] - np.log(self.seconds(laws[:, :count], gamma)) + (rows[:, :-1] @ laws[..., None])[..., 0]
+            rows[:, :-1] *= roots[..., None]
+            right = np.column_stack([roots * off, sure * beforehand[which]])
+            ahead = np.array([_least_squares(*each) for each in zip(rows, right, strict=True)])
             ahead[:, count] = np.minimum(ahead[:, count], math.log(OVERLAPS[-1])) if overlap else laws[:, count]
             left = np.arange(len(which))
             for stride in STRIDES:

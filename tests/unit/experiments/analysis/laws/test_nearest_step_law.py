@@ -47,14 +47,21 @@ def test_several_draws_are_fitted_as_one_by_one():
 
 def test_the_overlap_is_fitted_too_if_asked():
     exact = seen(0.0)
-    law, gamma = exact.nearest_to(
-        exact.logs[None], exact.weights[None], np.array([3.0]), LAW.coefficients[None], 1e-9, overlap=True
-    )
+    sure, start = np.full((1, len(exact.logs)), 1e8), np.array([3.0])
+    law, gamma = exact.nearest_to(exact.logs[None], sure, start, LAW.coefficients[None], 1e-9, overlap=True)
     assert gamma == pytest.approx([1.5], rel=1e-3)
     assert exact.squares(law[0], float(gamma[0])) < 1e-6
-    assert exact.nearest_to(exact.logs[None], exact.weights[None], np.array([3.0]), law, 1e-9)[1] == pytest.approx(
-        [3.0]
+    _, kept = exact.nearest_to(exact.logs[None], sure, start, law, 1e-9)
+    assert kept == pytest.approx([3.0])
+
+
+def test_an_overlap_that_no_timing_tells_stays_as_it_is_taken_beforehand():
+    alone = timings(LAW, np.random.default_rng(0), workers=(1,), noise=0.0)
+    exact = Timings.of(alone, np.array([np.log(place.seconds).mean() for place in alone]), np.ones(len(alone)))
+    _, kept = exact.nearest_to(
+        exact.logs[None], exact.weights[None], np.array([3.0]), LAW.coefficients[None], 1e-9, overlap=True
     )
+    assert kept == pytest.approx([3.0])
 
 
 def test_many_places_are_fitted_as_few():

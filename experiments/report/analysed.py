@@ -49,7 +49,7 @@ class AnalysedStudy:
         plan = folder.read_plan() if plan is None else plan
         chosen = usable(folder.read_trials() if trials is None else trials)
         cells = gather(plan, chosen, StudyMetric.of(spec.workload))
-        posterior = Posterior(spec, cells)
+        posterior = Posterior(spec, cells, include_flagged=include_flagged)
         by_target = times_to(posterior, spec.targets.accuracy, spec.targets.price_per_gpu_hour)
         summary = summarise_cells(
             spec,
@@ -57,7 +57,6 @@ class AnalysedStudy:
             chosen,
             cells,
             wall_seconds,
-            include_flagged=include_flagged,
             posterior=posterior,
             by_target=by_target,
         )

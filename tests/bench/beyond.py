@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import nnls
 
+from scalestudy.experiments.analysis.laws.step_seconds import step_seconds
 from scalestudy.experiments.analysis.laws.step_terms import Place
-from scalestudy.experiments.analysis.laws.step_time import fit_step_time
 from tests.bench.held_out import held_out_seed
 from tests.support.step_worlds import KINDS, StepWorld
 from tests.support.tables import Part, Rows
@@ -81,19 +81,19 @@ def predictions(kind: str, draws: int, seed: int) -> Outcome:
     for _ in range(draws):
         world = StepWorld.draw(generator, kind)
         batch = int(generator.choice(BATCHES))
-        law = fit_step_time(timed(world, generator))
+        law = step_seconds(timed(world, generator))
         identifiable = is_identifiable(world, batch, generator)
-        outcome.refused.append(law.fit.misfit)
+        outcome.refused.append(law.misfit)
         for told, times in ((outcome.twice, 2), (outcome.four_times, 4)):
             workers = times * WORKERS[-1]
             truth = world.seconds(workers, batch)
-            estimate = law.times.beyond(workers, batch / workers, nodes=law.times.nodes(workers, across_nodes=True))
-            low, high = estimate.low or 0.0, estimate.high or math.inf
-            if not law.fit.misfit:
+            draws = law.at(workers, batch / workers, nodes=world.nodes(workers))
+            low, value, high = np.exp(np.quantile(draws, [0.05, 0.5, 0.95])).tolist()
+            if not law.misfit:
                 told.held.append(low <= truth <= high)
-                told.errors.append(abs(estimate.value / truth - 1))
+                told.errors.append(abs(value / truth - 1))
             if identifiable:
-                told.widths.append(math.inf if law.fit.misfit or not low else high / low)
+                told.widths.append(math.inf if law.misfit else high / low)
     return outcome
 
 

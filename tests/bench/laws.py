@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scalestudy.experiments.analysis.laws.least_squares import Estimate
-from scalestudy.experiments.analysis.laws.step_terms import Constants, Place
-from scalestudy.experiments.analysis.laws.step_time import StepTimeLaw, fit_step_time
-from tests.support.known_laws import SHARES, WORKERS, any_law, figures, identified_law, timings
+from scalestudy.experiments.analysis.laws.step_figures import StepFigures
+from scalestudy.experiments.analysis.laws.step_seconds import StepSeconds, step_seconds
+from tests.support.known_laws import SHARES, WORKERS, Constants, any_law, figures, identified_law, timings
 from tests.support.tables import Part
 
 DRAWS, FEW_DRAWS = 1_000, 100
@@ -57,7 +57,7 @@ def identified(draws: int, seed: int = 1) -> dict[str, Score]:
     scores: dict[str, Score] = {}
     for _ in range(draws):
         law = identified_law(generator)
-        found = fit_step_time(timings(law, generator))
+        found = StepFigures(step_seconds(timings(law, generator)))
         for name, truth in figures(law).items():
             scores.setdefault(name, Score()).add(found.estimate(name), truth)
     return scores
@@ -73,9 +73,9 @@ def held_out(
         places = timings(law, generator, workers)
         hidden = set(generator.choice(len(places), size=len(places) // 5, replace=False).tolist())
         seen = [place for index, place in enumerate(places) if index not in hidden]
-        found = fit_step_time(seen)
+        found = step_seconds(seen)
         for index in hidden:
-            _score_place(score, found, law, places[index])
+            _score_place(score, found, law, places[index].num_gpus, places[index].per_worker_batch)
     return score
 
 
@@ -84,16 +84,15 @@ def beyond(draws: int, draw: Callable[[np.random.Generator], Constants], seed: i
     generator, score = np.random.default_rng(seed), Score()
     for _ in range(draws):
         law = draw(generator)
-        found = fit_step_time(timings(law, generator))
+        found = step_seconds(timings(law, generator))
         for share in SHARES:
-            truth = float(law.step_seconds(2 * WORKERS[-1], share))
-            score.add(found.times.beyond(2 * WORKERS[-1], share), truth)
+            _score_place(score, found, law, 2 * WORKERS[-1], share)
     return score
 
 
-def _score_place(score: Score, found: StepTimeLaw, law: Constants, place: Place) -> None:
-    truth = float(law.step_seconds(place.num_gpus, place.per_worker_batch))
-    score.add(found.times.seconds(place.num_gpus, place.per_worker_batch), truth)
+def _score_place(score: Score, found: StepSeconds, law: Constants, workers: int, share: float) -> None:
+    low, value, high = np.exp(np.quantile(found.at(workers, share), [0.05, 0.5, 0.95])).tolist()
+    score.add(Estimate(value=value, low=low, high=high), float(law.step_seconds(workers, share)))
 
 
 def rows(draws: int = DRAWS) -> list[list[str]]:

@@ -9,8 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from scalestudy.experiments.analysis.laws.step_terms import Constants, Place
+from scalestudy.experiments.analysis.laws.step_terms import (
+    COEFFICIENTS,
+    OVERLAPS,
+    Place,
+    Vector,
+    features_of,
+    parts,
+    step,
+)
 from tests.support.step_worlds import between
 from tests.support.trials import Law
 
@@ -19,6 +28,45 @@ SHARES = (32, 64, 128, 256, 512)
 SEEDS, NOISE = 5, 0.05
 PER_EXAMPLE = 1e-5
 SYNC_SHARES = (0.3, 3.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """The constants of a step's time: seconds, beta_c and delay_m of an example; gamma from 1 to 10.
+
+    num_gpus, per_worker_batch and nodes of the methods may be arrays (n,); the result then is one.
+    """
+
+    alpha_c: float = 0.0
+    beta_c: float = 0.0
+    delay_c: float = 0.0
+    delay_m: float = 0.0
+    launch: float = 0.0
+    ring: float = 0.0
+    levels: float = 0.0
+    linear: float = 0.0
+    node_launch: float = 0.0
+    node_ring: float = 0.0
+    node_levels: float = 0.0
+    node_linear: float = 0.0
+    gamma: float = OVERLAPS[0]
+
+    @property
+    def coefficients(self) -> Vector:
+        """All but gamma (c,)."""
+        return np.array([getattr(self, name) for name in COEFFICIENTS])
+
+    def gradient_seconds(self, per_worker_batch: ArrayLike) -> Vector:
+        """Return T_grad of a worker that is not delayed."""
+        return np.asarray(self.alpha_c + self.beta_c * np.asarray(per_worker_batch, float))
+
+    def sync_seconds(self, num_gpus: ArrayLike, nodes: ArrayLike = 1) -> Vector:
+        """Return T_sync without overlap."""
+        return parts(self.coefficients, features_of(num_gpus, 1.0, nodes))[1]
+
+    def step_seconds(self, num_gpus: ArrayLike, per_worker_batch: ArrayLike, nodes: ArrayLike = 1) -> Vector:
+        """Return T_step without T_data."""
+        return step(self.coefficients, features_of(num_gpus, per_worker_batch, nodes), self.gamma)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +99,7 @@ def draw(generator: np.random.Generator, sync: tuple[float, float], overlap: tup
 
 
 def figures(law: Constants, most: int = WORKERS[-1]) -> dict[str, float]:
-    """The figures of a law within a node, as `StepTimeLaw.estimate` names them."""
+    """The figures of a law within a node, as `StepFigures.estimate` names them."""
     two, all_ = float(law.sync_seconds(2)), float(law.sync_seconds(most))
     each = (all_ - two) / (most - 2)
     return {"alpha_c": law.alpha_c, "beta_c": law.beta_c, "alpha_r": two, "beta_r": each, "gamma": law.gamma}

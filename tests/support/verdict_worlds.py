@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from scalestudy.experiments.analysis.answers import verdicts as judging
-from scalestudy.experiments.analysis.answers.throughput import throughput_part, timed_steps
+from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.measures.cells import cell_row, gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.analysis.measures.scaling import timing_rows
@@ -42,11 +42,11 @@ def verdicts_drawn(
     """The causes that come up in each of so many studies.
 
     cause: at twice its threshold; all others, or all if it is None, are at 0.02 to 0.5 of theirs. noises: of a phase,
-    from and to. law: whether a step's law is fitted, by which a fixed cost is judged. The recommended cell has one
+    from and to. law: whether there is a step's law, by which a fixed cost is judged. The recommended cell has one
     worker or two, by turns.
     """
     generator = np.random.default_rng(seed)
-    _, plan, trials = study_of(
+    spec, plan, trials = study_of(
         f"name: x\ntrain: {{epochs: 2}}\n"
         f"sweep: {{num_gpus: [1, 2, 4], batch_size: [{BATCH // 2}, {BATCH}, {MOST}], seed: {list(range(seeds))}}}",
         Law(noise=0.0),
@@ -60,7 +60,7 @@ def verdicts_drawn(
         rows = timing_rows(cells, {cell.label: cell_row(cell)["epoch_seconds"] for cell in cells})
         [label] = [cell.label for cell in cells if (cell.num_gpus, cell.batch_size) == (1 + draw % 2, BATCH)]
         chosen = {"recommended": {"label": label}, "target": None, "missed_targets": []}
-        case = judging.Case.of(rows, chosen, throughput_part(timed_steps(cells)) if law else None)
+        case = judging.Case.of(rows, chosen, Posterior(spec, cells) if law else None)
         found.append({each["cause"] for each in judging.verdicts(case)})
     return found
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scalestudy.experiments.analysis.answers.throughput import DOUBTFUL
 from scalestudy.experiments.analysis.laws.least_squares import LEVEL
 from scalestudy.experiments.analysis.measures.cells import key_of
 from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS
 from scalestudy.experiments.analysis.measures.parts import NOTHING, Figure, Summary, missing, present
+from scalestudy.experiments.analysis.measures.step_timings import DOUBTFUL
 from scalestudy.experiments.analysis.measures.units import FLAGGED, metric_of, period_of, three_digits
 from scalestudy.experiments.plan.plan import label
 

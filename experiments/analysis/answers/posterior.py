@@ -11,12 +11,12 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from scalestudy.experiments.analysis.laws.outliers import clipped_repeats
-from scalestudy.experiments.analysis.laws.seconds_of_a_step import law_of_step_seconds
-from scalestudy.experiments.analysis.laws.shrinkage import Shrunk, Vector, shrink
+from scalestudy.experiments.analysis.laws.shrinkage import Vector
+from scalestudy.experiments.analysis.laws.step_seconds import StepSeconds, step_seconds
 from scalestudy.experiments.analysis.laws.steps_to_target import DRAWS, Arrivals, StepsToTarget, steps_to_target
 from scalestudy.experiments.analysis.measures.arrivals import (
     Arrival,
@@ -27,6 +27,7 @@ from scalestudy.experiments.analysis.measures.arrivals import (
 )
 from scalestudy.experiments.analysis.measures.cells import Cell, combinations
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.analysis.measures.step_timings import TimedSteps, timed_steps
 from scalestudy.experiments.analysis.measures.targets import median_time
 from scalestudy.experiments.analysis.measures.trainings import Training, learns_alike, trainings_of
 from scalestudy.experiments.spec.study_spec import StudySpec
@@ -132,7 +133,30 @@ class Learnt:
 
     def later(self, cell: Cell) -> float:
         """Return by how much the median of a cell's seeds lies above the median of those that can reach the target."""
-        return statistics.NormalDist().inv_cdf(HALF / self._able(cell)) * self.found.scatter
+        return self._later(self._able(cell))
+
+    def _later(self, able: float) -> float:
+        return statistics.NormalDist().inv_cdf(HALF / able) * self.found.scatter
+
+    @cached_property
+    def reached(self) -> list[tuple[int, float]]:
+        """The batch sizes and rates whose median over seeds is known."""
+        return sorted({(int(key[0]), key[1]) for key, able in self.able.items() if able > HALF})
+
+    def nearest(self, batch_size: int, rate: float, num_gpus: int) -> Key:
+        """Return the place of a batch size and rate that were `reached`, tried with as near a number of workers."""
+        alike = [key for key, able in self.able.items() if key[:2] == (batch_size, rate) and able > HALF]
+        return min(alike, key=lambda key: abs(math.log(key[2] / num_gpus)))
+
+    def steps(self, batch_size: int, rate: float, num_gpus: int) -> float:
+        """Return the steps of a batch size and rate that were `reached`: the median over seeds."""
+        key = self.nearest(batch_size, rate, num_gpus)
+        return math.exp(self.found.mean[self.places[key]] + self._later(self.able[key]))
+
+    def draws(self, batch_size: int, rate: float, num_gpus: int) -> Vector:
+        """Draw the logarithm of the same steps (k,)."""
+        key = self.nearest(batch_size, rate, num_gpus)
+        return np.asarray(self.found.draws[:, self.places[key]] + self._later(self.able[key]))
 
     def _able(self, cell: Cell) -> float:
         """Return the share of a cell's seeds that can reach the target.
@@ -168,37 +192,24 @@ def _together(copies: Sequence[Training], target: float, confirmed: float, passi
 class Timed:
     """log seconds a step, by num_gpus and batch size."""
 
-    places: Mapping[Key, int]
-    found: Shrunk
-    warm_ups: Mapping[Key, float]  # seconds by which a first epoch takes longer
+    steps: TimedSteps
+    found: StepSeconds
+    places: Mapping[tuple[int, int], int]  # of each in `found`, with as few nodes as it was timed on
 
     @classmethod
-    def of(cls, cells: Sequence[Cell]) -> "Timed | None":
-        """Estimate the seconds of a step; None if nothing was timed."""
-        measured: dict[Key, list[float]] = {}
-        warm_ups: dict[Key, list[float]] = defaultdict(list)
-        for cell in cells:
-            warm_ups[cell.num_gpus, cell.batch_size].extend(cell.warm_up_seconds)
-            runs = measured.setdefault((cell.num_gpus, cell.batch_size), [])
-            if cell.timings:
-                runs[:] = cell.seconds_of_steps  # all cells of the place have the same
-            else:
-                runs.extend(cell.seconds_of_steps)
-        logs = {key: np.log(runs) for key, runs in measured.items() if runs}
-        if not logs:
-            return None
-        clipped = clipped_repeats(list(logs.values()))
-        values, where = np.concatenate(clipped), np.repeat(np.arange(len(clipped)), list(map(len, clipped)))
-        law = law_of_step_seconds(np.array(list(logs), dtype=float), values, where)
-        return cls(
-            places={key: index for index, key in enumerate(logs)},
-            found=shrink(values, where, law),
-            warm_ups={key: max(statistics.median(each), 0.0) for key, each in warm_ups.items() if each},
-        )
+    def of(cls, steps: TimedSteps, chance: int = 0) -> "Timed | None":
+        """Estimate the seconds of a step; None if nothing was timed. chance: the seed of the draws.
 
-    def warm_up(self, cell: Cell) -> float:
-        """Return how many seconds longer a cell's first epoch takes; 0 where timing runs measured its seconds."""
-        return self.warm_ups.get((cell.num_gpus, cell.batch_size), 0.0)
+        Sizes whose timings are all in doubt stand for themselves, unless all sizes are so.
+        """
+        if not steps.sizes:
+            return None
+        doubtful = [size.doubtful for size in steps.sizes]
+        places: dict[tuple[int, int], int] = {}
+        for index, size in enumerate(steps.sizes):
+            places.setdefault((size.num_gpus, size.batch_size), index)
+        found = step_seconds(steps.places, apart=() if all(doubtful) else doubtful, chance=chance)
+        return cls(steps=steps, found=found, places=places)
 
     def has(self, cell: Cell) -> bool:
         """Whether the steps of a cell were timed."""
@@ -208,14 +219,63 @@ class Timed:
         """Return the place of a cell in `found`."""
         return self.places[cell.num_gpus, cell.batch_size]
 
+    def warm_up(self, cell: Cell) -> float:
+        """Return how many seconds longer a cell's first epoch takes; 0 where timing runs measured its seconds."""
+        return self.steps.sizes[self.place(cell)].warm_up
+
+    def warm_up_beside(self, num_gpus: int, batch_size: int) -> float:
+        """Return the warm-up of a batch size with the number of workers that is nearest, 0 if it was not timed."""
+        alike = [size for size in self.steps.sizes if size.batch_size == batch_size]
+        nearest = min(alike, key=lambda size: abs(math.log(size.num_gpus / num_gpus)), default=None)
+        return nearest.warm_up if nearest is not None else 0.0
+
+    @cached_property
+    def data_seconds(self) -> float:
+        """T_data where none was timed: the median over the sizes, 0 if phases were not measured."""
+        return statistics.median(place.data_seconds for place in self.found.places)
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """The numbers of workers timed."""
+        return tuple(sorted({size.num_gpus for size in self.steps.sizes}))
+
+    def examples(self, batch_size: int) -> float:
+        """Return the examples of a step, below the batch size where epochs end in a smaller one."""
+        told = [size.examples for size in self.steps.sizes if size.batch_size == batch_size]
+        return statistics.median(told) if told else float(batch_size)
+
+    def nodes(self, num_gpus: int, *, across_nodes: bool) -> int:
+        """Return how many nodes hold so many workers."""
+        a_node = max(place.on_a_node for place in self.found.places)
+        return max(math.ceil(num_gpus / a_node), 2) if across_nodes and num_gpus > 1 else 1
+
+    def draws(self, num_gpus: int, batch_size: int, *, across_nodes: bool = False) -> Vector:
+        """Draw the logarithm of the seconds of a step (k,), where it was timed and where it was not."""
+        place = self.places.get((num_gpus, batch_size))
+        if place is not None:
+            return np.asarray(self.found.draws[:, place])
+        nodes = self.nodes(num_gpus, across_nodes=across_nodes)
+        share = self.examples(batch_size) / num_gpus
+        return self.found.at(num_gpus, share, nodes=nodes, data_seconds=self.data_seconds)
+
+    def seconds(self, num_gpus: int, batch_size: int, *, across_nodes: bool = False) -> float:
+        """Return the seconds of a step: of a place that was timed, what every table has."""
+        place = self.places.get((num_gpus, batch_size))
+        if place is not None:
+            return math.exp(self.found.mean[place])
+        return math.exp(float(np.median(self.draws(num_gpus, batch_size, across_nodes=across_nodes))))
+
 
 class Posterior:
     """What a study's records say of the steps to targets and of the seconds of a step, worked out once each."""
 
-    def __init__(self, spec: StudySpec, cells: Sequence[Cell]) -> None:
+    def __init__(self, spec: StudySpec, cells: Sequence[Cell], *, include_flagged: bool = False) -> None:
+        """Take the cells of a study (`cells.gather`). include_flagged: fit laws to timings in doubt too."""
         self.spec, self.cells = spec, cells
         self.metric = StudyMetric.of(spec.workload)
-        self._combinations = {each.of: each for each in combinations(cells)}
+        self.combinations = {each.of: each for each in combinations(cells)}
+        self._include_flagged = include_flagged
+        self._steps: dict[str, TimedSteps] = {}
         self._trainings: dict[str, list[Training]] = {}
         self._learnt: dict[tuple[str, float], Learnt | None] = {}
         self._timed: dict[str, Timed | None] = {}
@@ -223,13 +283,13 @@ class Posterior:
     def trainings(self, of: str) -> list[Training]:
         """Return the trainings of a combination (`trainings_of`)."""
         if of not in self._trainings:
-            self._trainings[of] = trainings_of(self._combinations[of].cells)
+            self._trainings[of] = trainings_of(self.combinations[of].cells)
         return self._trainings[of]
 
     def learnt(self, of: str, target: float) -> Learnt | None:
         """Return the steps of a combination to a target; None if no cell's median over seeds is known."""
         if (of, target) not in self._learnt:
-            pooled = learns_alike(self.spec, self._combinations[of])
+            pooled = learns_alike(self.spec, self.combinations[of])
             found = Learnt.of(self.trainings(of), target, self.metric, self._generator(of), pooled=pooled)
             self._learnt[of, target] = found
         return self._learnt[of, target]
@@ -237,22 +297,28 @@ class Posterior:
     def timed(self, of: str) -> Timed | None:
         """Return the seconds of a combination's steps; None if none was timed."""
         if of not in self._timed:
-            self._timed[of] = Timed.of(_usable(self._combinations[of].cells))
+            self._timed[of] = Timed.of(self.timed_steps(of), list(self.combinations).index(of))
         return self._timed[of]
+
+    def timed_steps(self, of: str) -> TimedSteps:
+        """Return the step timings of a combination."""
+        if of not in self._steps:
+            self._steps[of] = timed_steps(self.combinations[of], include_flagged=self._include_flagged)
+        return self._steps[of]
 
     def times(self, target: float) -> Times:
         """Return the times to a target of all cells whose median over seeds is known (`targets.median_time`)."""
         parts = []
-        for of, combination in self._combinations.items():
+        for of, combination in self.combinations.items():
             cells = _usable(combination.cells)
             steps, seconds = self.learnt(of, target) if cells else None, self.timed(of)
             if steps is not None and seconds is not None:
-                parts.append(times_of(cells, steps, seconds, self._generator(of)))
+                parts.append(times_of(cells, steps, seconds))
         return Times.joined(parts)
 
     def _generator(self, of: str) -> np.random.Generator:
         """Return a generator for a combination: the same records give the same answer, and combinations differ."""
-        return np.random.default_rng(list(self._combinations).index(of))
+        return np.random.default_rng(list(self.combinations).index(of))
 
 
 def _usable(cells: Sequence[Cell]) -> list[Cell]:
@@ -267,7 +333,23 @@ def _examples(trainings: Sequence[Training]) -> dict[int, float]:
     return {batch_size: statistics.median(found) for batch_size, found in each.items()}
 
 
-def times_of(cells: Sequence[Cell], steps: Learnt, seconds: Timed, generator: np.random.Generator) -> Times:
+def time_untried(
+    steps: Learnt, seconds: Timed, batch_size: int, rate: float, num_gpus: int, *, across_nodes: bool
+) -> tuple[float, Vector]:
+    """Return the seconds to the target of a batch size and rate that were tried, with workers that were not.
+
+    The second value is draws of their logarithm (k,).
+    """
+    step = seconds.seconds(num_gpus, batch_size, across_nodes=across_nodes)
+    warm_up = seconds.warm_up_beside(num_gpus, batch_size)
+    draws = steps.draws(batch_size, rate, num_gpus)
+    draws += seconds.draws(num_gpus, batch_size, across_nodes=across_nodes)
+    return steps.steps(batch_size, rate, num_gpus) * step + warm_up, np.logaddexp(
+        draws, math.log(max(warm_up, NO_SECONDS))
+    )
+
+
+def times_of(cells: Sequence[Cell], steps: Learnt, seconds: Timed) -> Times:
     """Return the times of the cells of one combination whose median over seeds is known."""
     known = [cell for cell in cells if steps.has(cell) and seconds.has(cell)]
     learnt, timed = (np.array([part.place(cell) for cell in known], dtype=np.int64) for part in (steps, seconds))
@@ -275,7 +357,7 @@ def times_of(cells: Sequence[Cell], steps: Learnt, seconds: Timed, generator: np
     warm_up = np.log(np.maximum([seconds.warm_up(cell) for cell in known], NO_SECONDS))
     learnt_draws = steps.found.draws[:, learnt]
     learnt_draws += later
-    draws = seconds.found.draws(timed, DRAWS, generator)
+    draws = seconds.found.draws[:, timed]
     draws += learnt_draws
     return Times(
         labels=tuple(cell.label for cell in known),

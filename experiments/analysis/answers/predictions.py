@@ -9,13 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from scalestudy.experiments.analysis.answers.posterior import Learnt, Posterior, Timed, time_untried
 from scalestudy.experiments.analysis.answers.target_times import Option, TargetTimes
-from scalestudy.experiments.analysis.answers.throughput import part_of_combination, times_of
-from scalestudy.experiments.analysis.laws.least_squares import Estimate
-from scalestudy.experiments.analysis.laws.step_time import MEASURE, StepTimes
+from scalestudy.experiments.analysis.answers.throughput import part_of_combination
+from scalestudy.experiments.analysis.laws.least_squares import LEVEL
+from scalestudy.experiments.analysis.laws.step_figures import MEASURE
 from scalestudy.experiments.analysis.measures.cells import combination_of
-from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS
-from scalestudy.experiments.analysis.measures.parts import Figure, finite, identified, missing, present
+from scalestudy.experiments.analysis.measures.parts import Figure, identified, missing, present
 from scalestudy.experiments.analysis.measures.targets import cost_of
 
 NODE_WORKERS = 8
@@ -34,8 +36,7 @@ LARGEST_BATCHES = 6
 """How many doublings beyond the largest batch measured are tried."""
 WORTH_TELLING = 1.05
 """Smaller predicted gains are not reported: repeated timings on a quiet machine differ by as much."""
-LARGEST_SPREAD = 700.0
-"""The largest spread of logarithms whose exponential is a float."""
+ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 COLUMNS = (
     "num_gpus",
     "per_worker_batch",
@@ -51,6 +52,7 @@ COLUMNS = (
 
 
 def predictions_part(
+    posterior: Posterior,
     throughput: Figure,
     efficiency: Figure,
     price_per_gpu_hour: float | None = None,
@@ -61,6 +63,7 @@ def predictions_part(
     """Return the `predictions` of `summary.json`.
 
     Args:
+        posterior: of the study.
         throughput: from `throughput.throughput_part`.
         efficiency: from `efficiency.statistical_efficiency`. Its target and its combination of swept keys
             are predicted.
@@ -71,11 +74,11 @@ def predictions_part(
     Returns:
         `{of, target, batch_size, rows, breaks_at, best, flagged, why}`, or missing with a why.
 
-        There is a row for each number of workers timed, then for its doublings. It has `num_gpus`, the `batch_size`
-        that is soonest there, among the cells that were tried or else among those whose steps were measured, its
-        `learning_rate`, `per_worker_batch`, `step_seconds`, `seconds_to_target` with `low` and `high` (90 %, of the
-        step's time and of the steps together; null if either is unknown), `worker_seconds`, `cost`, `beyond` (more
-        workers than timed), `valid`, and `why` (it is not valid; of a valid row, what a larger batch might bring).
+        There is a row for each number of workers timed, then for its doublings. It has `num_gpus`, the `batch_size` and
+        `learning_rate` that are soonest there, among the cells that were tried with so many workers, or else with any;
+        `per_worker_batch`, `step_seconds`, `seconds_to_target` with `low` and `high` (90 %), `worker_seconds`, `cost`,
+        `beyond` (more workers than timed), `valid`, and `why` (it is not valid; of a valid row, what a larger batch
+        might bring).
 
         The first row beyond that is not valid is the last, and `breaks_at` repeats its num_gpus and why. best: the
         `fastest` and the `cheapest` of the valid rows. why: what puts the steps to the target in doubt, if anything.
@@ -83,16 +86,18 @@ def predictions_part(
     if not present(efficiency):
         return missing(f"steps to a target are not known: {efficiency['why']}")
     of, target = efficiency["of"], efficiency.get("target")
-    batches = measured_batches(efficiency)
-    if not batches or target is None:
+    learnt = posterior.learnt(of, target) if target is not None else None
+    if learnt is None or not learnt.reached:
         return missing(f"steps to a target are not known: {efficiency.get('why') or 'no batch size reached one'}")
     part = part_of_combination(throughput, of)
-    if part is None:
+    timed = posterior.timed(of) if part is not None else None
+    if part is None or timed is None:
         return missing(f"the time of a step is not known: {throughput.get('why') or 'not for this combination'}")
     tried = times.options if times is not None and times.target == target else []
     predicting = _Predicting(
-        valid_range=ValidRange.of(part),
-        batches=batches,
+        valid_range=ValidRange.of(part, timed),
+        timed=timed,
+        learnt=learnt,
         efficiency=efficiency,
         price=price_per_gpu_hour,
         tried=[option for option in tried if combination_of(option["params"]) == of],
@@ -101,7 +106,7 @@ def predictions_part(
     valid = [row for row in rows if row["valid"]]
     broken = next((row for row in rows if row["beyond"] and not row["valid"]), None)
     why = next((row["why"] for row in rows if not row["valid"]), "nothing was predicted")
-    sizes = sorted(batch.batch_size for batch in batches)
+    sizes = predicting.batch_sizes
     batch_words = f"constant at {sizes[0]}" if len(sizes) == 1 else f"the soonest of {', '.join(map(str, sizes))}"
 
     def best(key: str) -> Figure:
@@ -120,48 +125,10 @@ def predictions_part(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
-    """A batch size whose trainings reached the target."""
-
-    batch_size: int
-    examples: float  # of a step
-    learning_rate: float | None
-    steps: float
-    spread: float | None
-    """Half the interval of the logarithm of steps.
-
-    None below five seeds, whose range is no interval, and if a seed met the target within its first epoch, so that its
-    steps are a bound.
-    """
-
-
-def measured_batches(efficiency: Mapping[str, Any]) -> list[Batch]:
-    """Return the batch sizes whose steps to the target were measured.
-
-    If there is a law of batch sizes, their steps are the law's.
-    """
-    batches = []
-    for point in efficiency["points"]:
-        if point["steps"] is not None:
-            known = point["n"] >= ENOUGH_SEEDS and not point.get("upper_bound") and point["low"] and point["high"]
-            batches.append(
-                Batch(
-                    batch_size=point["batch_size"],
-                    examples=point.get("examples_per_step") or point["batch_size"],
-                    learning_rate=point["learning_rate"],
-                    steps=point.get("fitted_steps") or point["steps"],
-                    spread=math.log(point["high"] / point["low"]) / 2 if known else None,
-                )
-            )
-    return batches
-
-
-@dataclass(frozen=True, kw_only=True)
 class ValidRange:
-    """The law of a step's time, and the places where it was timed."""
+    """Where the seconds of a step are known well enough."""
 
-    times: StepTimes
-    data_seconds: float
+    timed: Timed
     node_workers: int  # assumed to fit one node
     within: tuple[int, ...]  # numbers of workers timed on one node
     across: tuple[int, ...]  # numbers of workers timed across nodes
@@ -174,22 +141,21 @@ class ValidRange:
     """
 
     @classmethod
-    def of(cls, part: Mapping[str, Any]) -> "ValidRange":
-        """Read the range from a part (`throughput.throughput_part`) that is there."""
-        sizes = {(point["num_gpus"], point["across_nodes"]) for point in part["points"]}
-        shares = [point["batch_size"] / point["num_gpus"] for point in part["points"]]
-        within = tuple(sorted(count for count, across in sizes if not across))
+    def of(cls, part: Mapping[str, Any], timed: Timed) -> "ValidRange":
+        """Return the range of a combination. part: from `throughput.throughput_part`, and there."""
+        sizes = timed.steps.lawful
+        shares = [size.batch_size / size.num_gpus for size in sizes]
+        within = tuple(sorted({size.num_gpus for size in sizes if not size.across_nodes}))
         return cls(
-            times=times_of(part),
-            data_seconds=part["data_seconds"]["value"] or 0.0,
+            timed=timed,
             node_workers=max((*within[-1:], NODE_WORKERS)),
             within=within,
-            across=tuple(sorted(count for count, across in sizes if across)),
-            nodes=frozenset(point["nodes"] for point in part["points"]) - {1},
+            across=tuple(sorted({size.num_gpus for size in sizes if size.across_nodes})),
+            nodes=frozenset(size.nodes for size in sizes) - {1},
             least_share=min(shares),
             most_share=max(shares),
             fixed_cost_known=identified(part["alpha_c"]),
-            misfit=_misfit(part["points"]) if part["misfit"] else None,
+            misfit=_misfit(timed) if part["misfit"] else None,
         )
 
     @property
@@ -209,16 +175,9 @@ class ValidRange:
         """Whether so many workers are assumed to be on several nodes."""
         return num_gpus > (max(self.within, default=0) if self.across else self.node_workers)
 
-    def value(self, num_gpus: int, examples: float) -> float:
-        """Return the seconds of a step by the best law. examples: of all workers together."""
-        nodes = self.times.nodes(num_gpus, self.spans_nodes(num_gpus))
-        return float(self.times.constants.step_seconds(num_gpus, examples / num_gpus, nodes)) + self.data_seconds
-
-    def seconds(self, num_gpus: int, examples: float) -> Estimate:
-        """Return the seconds of a step. Beyond the workers timed, the interval spans every law that is not rejected."""
-        told = self.times.beyond if num_gpus > self.counted[-1] else self.times.seconds
-        nodes = self.times.nodes(num_gpus, self.spans_nodes(num_gpus))
-        return told(num_gpus, examples / num_gpus, data_seconds=self.data_seconds, nodes=nodes)
+    def seconds(self, num_gpus: int, batch_size: int) -> float:
+        """Return the seconds of a step."""
+        return self.timed.seconds(num_gpus, batch_size, across_nodes=self.spans_nodes(num_gpus))
 
     def why_not_workers(self, num_gpus: int) -> str | None:
         """Return why nothing can be said about so many workers, more than were timed. None if something can."""
@@ -245,11 +204,8 @@ class ValidRange:
             )
         return self.misfit
 
-    def why_not_step(self, num_gpus: int, batch_size: int, examples: float) -> str | None:
-        """Return why the time of a step can't be predicted; None if it can, or was timed.
-
-        examples: of a step, the mean. It is below the batch size if an epoch ends in a smaller batch.
-        """
+    def why_not_step(self, num_gpus: int, batch_size: int) -> str | None:
+        """Return why the time of a step can't be predicted; None if it can, or was timed."""
         share = batch_size / num_gpus
         if share < self.least_share and not self.fixed_cost_known:
             return (
@@ -258,23 +214,24 @@ class ValidRange:
             )
         if num_gpus in self.counted:
             return None
-        seconds = self.seconds(num_gpus, examples)
-        if not seconds.high or not seconds.low or seconds.high > WIDEST_RATIO * seconds.low:
+        draws = self.timed.draws(num_gpus, batch_size, across_nodes=self.spans_nodes(num_gpus))
+        low, high = np.exp(np.quantile(draws, ENDS)).tolist()
+        if high > WIDEST_RATIO * low:
             return (
-                f"a step may take anything from {seconds.low or 0:.3g} to {seconds.high or math.inf:.3g} s: laws that "
-                f"fit the timings equally well differ there; time steps with more than {self.counted[-1]} workers"
+                f"a step may take anything from {low:.3g} to {high:.3g} s: laws that fit the timings equally well "
+                f"differ there; time steps with more than {self.counted[-1]} workers"
             )
         return None
 
 
-def _misfit(points: Sequence[Mapping[str, Any]]) -> str:
-    """Return the words on the point that is farthest from its law, measured by its repeats."""
-    worst = max(
-        points, key=lambda each: abs(math.log(each["measured_seconds"] / each["fitted_seconds"])) * each["n"] ** 0.5
-    )
-    off = worst["measured_seconds"] / worst["fitted_seconds"] - 1
+def _misfit(timed: Timed) -> str:
+    """Return the words on the size that is farthest from its law, measured by its repeats."""
+    found = timed.found
+    away = np.where(found.apart, 0.0, np.abs(found.off_law) * np.sqrt(found.counts))
+    worst = int(np.argmax(away))
+    size, off = timed.steps.sizes[worst], math.expm1(found.off_law[worst])
     return (
-        f"no law fits the steps timed: with {worst['num_gpus']} workers and batch {worst['batch_size']} they take "
+        f"no law fits the steps timed: with {size.num_gpus} workers and batch {size.batch_size} they take "
         f"{abs(off):.0%} {'more' if off > 0 else 'less'} than the nearest one says, which repeats do not explain; time "
         "that size again, and sizes beside it"
     )
@@ -285,10 +242,16 @@ class _Predicting:
     """What the rows of predictions are made from."""
 
     valid_range: ValidRange
-    batches: Sequence[Batch]
+    timed: Timed
+    learnt: Learnt
     efficiency: Figure
     price: float | None
     tried: Sequence[Option]  # the cells with a time
+
+    @property
+    def batch_sizes(self) -> list[int]:
+        """The batch sizes that reached the target."""
+        return sorted({batch_size for batch_size, _ in self.learnt.reached})
 
     def rows(self, most_workers: int) -> Iterator[Figure]:
         """Return a row for each number of workers, up to the first, beyond those timed, without a prediction."""
@@ -298,96 +261,90 @@ class _Predicting:
             if cells:
                 yield {**self._tried_row(min(cells, key=lambda option: float(option["seconds"]))), "beyond": beyond}
                 continue
-            batch, why = self._soonest(count)
-            if batch is not None:
-                yield {**self._row(batch, count), "beyond": beyond, "valid": True, "why": self._larger(batch, count)}
+            found = self._soonest(count)
+            if not isinstance(found, str):
+                yield {**self._row(count, *found), "beyond": beyond, "valid": True}
                 continue
-            yield {**dict.fromkeys(COLUMNS), "num_gpus": count, "beyond": beyond, "valid": False, "why": why}
+            yield {**dict.fromkeys(COLUMNS), "num_gpus": count, "beyond": beyond, "valid": False, "why": found}
             if beyond:
                 return
 
     def _tried_row(self, option: Option) -> Figure:
         """Return the row of a cell that was tried: what the table of times has."""
-        count, batch_size = option["params"]["num_gpus"], option["params"]["batch_size"]
-        batch = next((batch for batch in self.batches if batch.batch_size == batch_size), None)
+        params = option["params"]
+        count, batch_size = params["num_gpus"], params["batch_size"]
         return {
             "num_gpus": count,
             "per_worker_batch": batch_size / count,
             "batch_size": batch_size,
-            "learning_rate": option["params"]["learning_rate"],
-            "step_seconds": self.valid_range.value(count, batch.examples if batch else batch_size),
+            "learning_rate": params["learning_rate"],
+            "step_seconds": self.valid_range.seconds(count, batch_size),
             "seconds_to_target": option["seconds"],
             "worker_seconds": option["worker_seconds"],
             "cost": cost_of(option["worker_seconds"], self.price),
             "low": option["interval"]["low"],
             "high": option["interval"]["high"],
             "valid": True,
-            "why": self._larger(batch, count) if batch is not None else None,
+            "why": self._larger(count, batch_size, params["learning_rate"]),
         }
 
-    def _soonest(self, count: int) -> tuple[Batch | None, str | None]:
-        """Return the batch size that reaches the target soonest with so many workers, or why there is none."""
-        valid = self.valid_range
+    def _soonest(self, count: int) -> tuple[int, float] | str:
+        """Return the batch size and rate that reach the target soonest with so many workers, or why none does."""
+        valid, most = self.valid_range, self.batch_sizes[-1]
         if count > valid.counted[-1] and (why := valid.why_not_workers(count)):
-            return None, why
+            return why
         # each worker needs an example, and no more than were timed, which might not fit its memory
         fitting = [
-            batch for batch in self.batches if batch.examples >= count and batch.batch_size / count <= valid.most_share
+            (batch_size, rate)
+            for batch_size, rate in self.learnt.reached
+            if self.timed.examples(batch_size) >= count and batch_size / count <= valid.most_share
         ]
         if fitting:
-            batch = min(fitting, key=lambda batch: batch.steps * valid.value(count, batch.examples))
-            why = valid.why_not_step(count, batch.batch_size, batch.examples)
-            return (None, why) if why else (batch, None)
-        largest = max(batch.batch_size for batch in self.batches)
-        if largest >= count:
-            return (
-                None,
-                f"{count} workers would need more than the {valid.most_share:g} examples a worker that were timed",
-            )
-        why = f"{count} workers are more than the largest batch measured has examples ({largest})"
+            seconds = {size: valid.seconds(count, size) for size in {size for size, _ in fitting}}
+            soonest = min(fitting, key=lambda each: self.learnt.steps(each[0], each[1], count) * seconds[each[0]])
+            return valid.why_not_step(count, soonest[0]) or soonest
+        if most >= count:
+            return f"{count} workers would need more than the {valid.most_share:g} examples a worker that were timed"
+        why = f"{count} workers are more than the largest batch measured has examples ({most})"
         critical = self.efficiency["b_crit"].get("value")
         if critical is None or not self.efficiency["b_crit"].get("identified", True):
-            return None, f"{why}; train with larger batches"
-        if critical < largest:
-            return None, f"{why}, and beyond {critical:.3g} (B_crit) a larger batch hardly needs fewer steps"
-        return None, f"{why}; up to {critical:.3g} (B_crit) larger ones may pay: train with them"
+            return f"{why}; train with larger batches"
+        if critical < most:
+            return f"{why}, and beyond {critical:.3g} (B_crit) a larger batch hardly needs fewer steps"
+        return f"{why}; up to {critical:.3g} (B_crit) larger ones may pay: train with them"
 
-    def _row(self, batch: Batch, count: int) -> Figure:
-        seconds = self.valid_range.seconds(count, batch.examples)
-        total = batch.steps * seconds.value
-        low = high = None
-        if seconds.low and seconds.high and batch.spread is not None:
-            # both factors are measured separately, so halves of their intervals' logarithms are squared and added
-            spread = min(math.hypot(math.log(seconds.high / seconds.low) / 2, batch.spread), LARGEST_SPREAD)
-            low, high = finite(total * math.exp(-spread)), finite(total * math.exp(spread))
-        worker_seconds = total * count
+    def _row(self, count: int, batch_size: int, rate: float) -> Figure:
+        spans = self.valid_range.spans_nodes(count)
+        seconds, draws = time_untried(self.learnt, self.timed, batch_size, rate, count, across_nodes=spans)
+        low, high = np.exp(np.quantile(draws, ENDS)).tolist()
         return {
             "num_gpus": count,
-            "per_worker_batch": batch.batch_size / count,
-            "batch_size": batch.batch_size,
-            "learning_rate": batch.learning_rate,
-            "step_seconds": seconds.value,
-            "seconds_to_target": total,
-            "worker_seconds": worker_seconds,
-            "cost": cost_of(worker_seconds, self.price),
-            "low": None if high is None else low,
+            "per_worker_batch": batch_size / count,
+            "batch_size": batch_size,
+            "learning_rate": rate,
+            "step_seconds": self.valid_range.seconds(count, batch_size),
+            "seconds_to_target": seconds,
+            "worker_seconds": seconds * count,
+            "cost": cost_of(seconds * count, self.price),
+            "low": low,
             "high": high,
+            "why": self._larger(count, batch_size, rate),
         }
 
-    def _larger(self, best: Batch, count: int) -> str | None:
+    def _larger(self, count: int, batch_size: int, rate: float) -> str | None:
         """Say what a batch beyond those measured is predicted to bring. None if unknown or nothing."""
         s_min, b_crit = self.efficiency["s_min"], self.efficiency["b_crit"]
         if self.valid_range.misfit or not identified(s_min) or not identified(b_crit):
             return None
-        largest = max(batch.batch_size for batch in self.batches)
+        largest = self.batch_sizes[-1]
         if any(point["batch_size"] > largest for point in self.efficiency["points"]):
             return None  # a larger one was tried, and did not reach the target
         most = self.efficiency.get("training_examples") or math.inf
-        now = best.steps * self.valid_range.value(count, best.examples)
+        now = self.learnt.steps(batch_size, rate, count) * self.valid_range.seconds(count, batch_size)
         most_gain: tuple[float, int] | None = None
         for size in (largest * 2**doubling for doubling in range(1, LARGEST_BATCHES + 1)):
             if size <= most and size / count <= self.valid_range.most_share:
-                then = s_min["value"] * (1 + b_crit["value"] / size) * self.valid_range.value(count, size)
+                then = s_min["value"] * (1 + b_crit["value"] / size) * self.valid_range.seconds(count, size)
                 most_gain = max(most_gain or (0.0, 0), (now / then, size))
         if most_gain is None or most_gain[0] < WORTH_TELLING:
             return None

@@ -8,62 +8,56 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from scalestudy.experiments.analysis.answers.posterior import Posterior, Timed
 from scalestudy.experiments.analysis.answers.predictions import WORTH_TELLING
-from scalestudy.experiments.analysis.answers.throughput import part_of_combination, times_of
-from scalestudy.experiments.analysis.laws.step_terms import Constants
-from scalestudy.experiments.analysis.laws.step_time import StepTimes
+from scalestudy.experiments.analysis.answers.throughput import part_of_combination
+from scalestudy.experiments.analysis.laws.step_figures import why_no_law
+from scalestudy.experiments.analysis.laws.step_terms import LEAST_SECONDS, Vector, features_of
 from scalestudy.experiments.analysis.measures.cells import combination_of
-from scalestudy.experiments.analysis.measures.parts import Figure, Row, identified, number_of
+from scalestudy.experiments.analysis.measures.parts import Figure, Row, number_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowLaw:
-    """The law of a step's time that a timing row lies on."""
+    """The seconds of a step at and beside a timing row."""
 
-    times: StepTimes
+    timed: Timed
     across_nodes: bool  # whether the row's workers were on several nodes
-    data_seconds: float
-    largest_share: float  # of examples a worker, as timed
-    least_fixed: float | None  # lower end of alpha_c; None if alpha_c is not identified
 
     @classmethod
-    def of(cls, throughput: Figure | None, row: Row) -> "RowLaw | None":
-        """Return the row's law, or None if there is none, or the timings reject it.
-
-        throughput: from `throughput.throughput_part`, or None.
-        """
-        part = part_of_combination(throughput, combination_of(row["params"])) if throughput is not None else None
-        if part is None or part["misfit"]:
+    def of(cls, posterior: Posterior | None, row: Row) -> "RowLaw | None":
+        """Return the row's law; None without a posterior, where its places can't show one, or the timings reject it."""
+        timed = posterior.timed(combination_of(row["params"])) if posterior is not None else None
+        if timed is None or not timed.steps.lawful or timed.found.misfit or why_no_law(timed.found.lawful):
             return None
-        return cls(
-            times=times_of(part),
-            across_nodes=bool(row.get("across_nodes")),
-            data_seconds=part["data_seconds"]["value"] or 0.0,
-            largest_share=max(point["batch_size"] / point["num_gpus"] for point in part["points"]),
-            least_fixed=(part["alpha_c"]["low"] or 0.0) if identified(part["alpha_c"]) else None,
-        )
+        return cls(timed=timed, across_nodes=bool(row.get("across_nodes")))
 
     @property
-    def constants(self) -> Constants:
-        """The law's constants."""
-        return self.times.constants
+    def largest_share(self) -> float:
+        """The most examples a worker, as timed."""
+        return max(size.batch_size / size.num_gpus for size in self.timed.steps.lawful)
 
-    def seconds(self, num_gpus: int, batch_size: float) -> float:
+    def seconds(self, num_gpus: int, batch_size: int) -> float:
         """Return the seconds of a step."""
-        share = batch_size / num_gpus
-        nodes = self.times.nodes(num_gpus, self.across_nodes)
-        return float(self.constants.step_seconds(num_gpus, share, nodes)) + self.data_seconds
+        return self.timed.seconds(num_gpus, batch_size, across_nodes=self.across_nodes)
+
+    def gradient_seconds(self, per_worker_batch: float) -> float:
+        """Return T_grad."""
+        return float(np.median(self.timed.found.laws.gradient_seconds(per_worker_batch)))
 
     def sync_share(self, num_gpus: int, batch_size: float) -> float:
         """Return the exposed part of summing gradients, as a share of a step."""
-        seconds = self.seconds(num_gpus, batch_size)
-        gradient = float(self.constants.gradient_seconds(batch_size / num_gpus))
-        return max(seconds - self.data_seconds - gradient, 0.0) / seconds
+        share, laws = batch_size / num_gpus, self.timed.found.laws
+        nodes = self.timed.nodes(num_gpus, across_nodes=self.across_nodes)
+        seconds = laws.step_seconds(features_of(num_gpus, share, nodes))
+        return float(np.median((seconds - laws.gradient_seconds(share)) / (seconds + self.timed.data_seconds)))
 
-    def fixed_share(self, per_worker_batch: float) -> float:
-        """Return alpha_c as a share of T_grad."""
-        gradient = float(self.constants.gradient_seconds(per_worker_batch))
-        return self.constants.alpha_c / gradient if gradient > 0 else 0.0
+    def fixed_shares(self, per_worker_batch: float) -> Vector:
+        """Draw alpha_c as a share of T_grad (l,)."""
+        gradient = self.timed.found.laws.gradient_seconds(per_worker_batch)
+        return self.timed.found.laws.coefficients[:, 0] / np.maximum(gradient, LEAST_SECONDS)
 
 
 @dataclass(frozen=True, kw_only=True)

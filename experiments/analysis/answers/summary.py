@@ -10,7 +10,7 @@ from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.predictions import MOST_WORKERS, predictions_part
 from scalestudy.experiments.analysis.answers.recommendation import choose
 from scalestudy.experiments.analysis.answers.target_times import TargetTimes, times_to
-from scalestudy.experiments.analysis.answers.throughput import throughput_part, timed_steps
+from scalestudy.experiments.analysis.answers.throughput import throughput_part
 from scalestudy.experiments.analysis.answers.verdicts import Case, verdicts
 from scalestudy.experiments.analysis.measures.cells import (
     Cell,
@@ -87,11 +87,11 @@ def summarise_cells(
     rows = [{**row, **scaling_part(row, bases)} for row in rows]
     timings = timing_rows(cells, {row["label"]: row["epoch_seconds"] for row in rows})
     price = spec.targets.price_per_gpu_hour
-    posterior = Posterior(spec, cells) if posterior is None else posterior
+    posterior = Posterior(spec, cells, include_flagged=include_flagged) if posterior is None else posterior
     by_target = times_to(posterior, spec.targets.accuracy, price) if by_target is None else by_target
     factorised = factorised_part(plan, trials, cells, spec.targets.accuracy)
     recommendation = choose(spec, cells, rows, timings, by_target)
-    throughput = throughput_part(timed_steps(cells, include_flagged=include_flagged, recommendation=recommendation))
+    throughput = throughput_part(posterior, recommendation)
     tuned = tunings(spec, cells, recommendation)
     efficiency = statistical_efficiency(spec, tuned)
     not_run = sum(trial.trial_id not in chosen.ended for trial in plan.trials)
@@ -110,11 +110,13 @@ def summarise_cells(
         "throughput_model": throughput,
         "statistical_efficiency": efficiency,
         "lr_rule": lr_rule(spec, tuned),
-        "predictions": predictions_part(throughput, efficiency, price, times=by_target.get(recommendation["target"])),
+        "predictions": predictions_part(
+            posterior, throughput, efficiency, price, times=by_target.get(recommendation["target"])
+        ),
         "time_to_target": [row for target in metric.easiest_first(by_target) for row in by_target[target].rows],
         "factorised": factorised,
         "verdicts": verdicts(
-            Case.of(timed, recommendation, throughput, efficiency, in_steps=spec.train.unit == "steps")
+            Case.of(timed, recommendation, posterior, efficiency, in_steps=spec.train.unit == "steps")
         ),
         "recommendation": recommendation,
         "failures": failures(trials),
@@ -148,11 +150,11 @@ def predict(
     its target. Without a choice, the target is the hardest that is known well enough. price: of a GPU-hour.
     most_workers: up to which to predict.
     """
-    throughput = throughput_part(timed_steps(posterior.cells, recommendation=recommendation))
+    throughput = throughput_part(posterior, recommendation)
     efficiency = statistical_efficiency(spec, tunings(spec, posterior.cells, recommendation))
     target = efficiency.get("target")
     times = times_to(posterior, [target], price)[target] if target is not None else None
-    return predictions_part(throughput, efficiency, price, times=times, most_workers=most_workers)
+    return predictions_part(posterior, throughput, efficiency, price, times=times, most_workers=most_workers)
 
 
 def _study(spec: StudySpec, rows: Sequence[Row], metric: StudyMetric) -> dict[str, Any]:

@@ -12,11 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.remedies import RowLaw, Steps, raise_batch
-from scalestudy.experiments.analysis.answers.throughput import DOUBTFUL
+from scalestudy.experiments.analysis.laws.least_squares import LEVEL
 from scalestudy.experiments.analysis.measures.cells import key_of
 from scalestudy.experiments.analysis.measures.intervals import Scatter
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, present
+from scalestudy.experiments.analysis.measures.step_timings import DOUBTFUL
 from scalestudy.experiments.analysis.measures.units import flag_verdict_words, metric_of
 from scalestudy.experiments.analysis.measures.usable import PHASES
 from scalestudy.experiments.plan.timing_runs import STARVED
@@ -44,7 +48,7 @@ class Case:
     """Where causes are searched, the judged cell's first: the recommended cell, or else the cell of the best metric."""
     judged: str  # the words for that cell
     recommendation: Figure
-    throughput: Figure | None  # from `throughput.throughput_part`
+    posterior: Posterior | None  # of the study, for laws of a step
     efficiency: Figure | None  # from `efficiency.statistical_efficiency`
     in_steps: bool = False
     """A period has the same steps for any number of workers, so it does not show that they share the data."""
@@ -54,7 +58,7 @@ class Case:
         cls,
         rows: Sequence[Row],
         recommendation: Figure,
-        throughput: Figure | None = None,
+        posterior: Posterior | None = None,
         efficiency: Figure | None = None,
         *,
         in_steps: bool = False,
@@ -80,7 +84,7 @@ class Case:
             places=places,
             judged=judged,
             recommendation=recommendation,
-            throughput=throughput,
+            posterior=posterior,
             efficiency=efficiency,
             in_steps=in_steps,
         )
@@ -130,7 +134,7 @@ class Case:
     def larger_batch(self, label: str, enough: Callable[[RowLaw, int, float], bool]) -> str | None:
         """Return `remedies.raise_batch` for a place; None too without a recommended cell to compare the gain with."""
         row, target = self.row(label), self.recommendation["target"]
-        law = RowLaw.of(self.throughput, row)
+        law = RowLaw.of(self.posterior, row)
         if law is None or not present(self.recommendation["recommended"]):
             return None
         steps = Steps.of(self.efficiency, row, target) if target is not None else None
@@ -299,7 +303,7 @@ def small_batch_per_worker(case: Case) -> Verdict | None:
 
     def cheap_examples(law: RowLaw, num_gpus: int, batch_size: float) -> bool:
         shares = (batch_size / num_gpus, law.largest_share)
-        here, least = (float(law.constants.gradient_seconds(share)) / share for share in shares)
+        here, least = (law.gradient_seconds(share) / share for share in shares)
         return here <= SMALL_BATCH_RATIO * least
 
     remedy = case.larger_batch(label, cheap_examples) or (
@@ -353,10 +357,10 @@ def fixed_cost(case: Case) -> Verdict | None:
     """Find an alpha_c above 50 % of T_grad, and by its interval above 25 %, if the law of a step's time knows it."""
     evidence = {}
     for row in case.searched:
-        law = RowLaw.of(case.throughput, row)
-        if law is not None and law.least_fixed is not None:
-            share = law.fixed_share(row["per_worker_batch"])
-            if share > FIXED_SHARE and share * law.least_fixed / law.constants.alpha_c > FIXED_SHARE / 2:
+        law = RowLaw.of(case.posterior, row)
+        if law is not None:
+            least, share = np.quantile(law.fixed_shares(row["per_worker_batch"]), [(1 - LEVEL) / 2, 0.5]).tolist()
+            if share > FIXED_SHARE and least > FIXED_SHARE / 2:
                 evidence[row["label"]] = share
     if not evidence:
         return None
@@ -367,7 +371,7 @@ def fixed_cost(case: Case) -> Verdict | None:
     )
 
     def little_fixed(law: RowLaw, num_gpus: int, batch_size: float) -> bool:
-        return law.fixed_share(batch_size / num_gpus) <= FIXED_SHARE
+        return bool(np.median(law.fixed_shares(batch_size / num_gpus)) <= FIXED_SHARE)
 
     remedy = case.larger_batch(label, little_fixed) or (
         "Use train.compile, which launches fewer kernels, or more examples a worker where the target allows it."

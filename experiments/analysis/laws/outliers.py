@@ -1,10 +1,9 @@
 """How measurements that are far off are kept from moving a law or an estimate.
 
-For a law, a repeat that is far from the others of its place is left out. Where a place has too few repeats to show it,
-what is far from the law is clipped, and counts as if it were nearer (Huber 1981). A place that is off at all its
-repeats is not touched, so that a law that is not true shows. For an estimate of a place, its repeats are clipped, which
-does less harm than leaving out one of few; of two, the slower one counts as the other, for what disturbs a run makes it
-slow.
+A repeat that is very far from the others of its place is left out; one that is far is clipped, and counts as if it were
+nearer (Huber 1981); of two, the slower one counts as the other, for what disturbs a run makes it slow. Where a place
+has too few repeats to show it, what is far from the law is clipped. A place that is off at all its repeats is not
+touched, so that a law that is not true shows.
 """
 
 import math

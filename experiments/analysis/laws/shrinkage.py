@@ -75,11 +75,13 @@ class Deviations:
 
     weights: Vector  # (c, m), of the process at the nodes, whose values are independent
     own: Vector  # (c,), the variance of a cell's own part
+    likely: float = LIKELY_DEVIATION  # their standard deviation before any is measured: its median
+    factor: float = DEVIATION_FACTOR  # and the standard deviation of its logarithm
 
     @classmethod
-    def apart(cls, count: int) -> "Deviations":
+    def apart(cls, count: int, *, likely: float = LIKELY_DEVIATION, factor: float = DEVIATION_FACTOR) -> "Deviations":
         """Return deviations that have nothing in common."""
-        return cls(weights=np.empty((count, 0)), own=np.ones(count))
+        return cls(weights=np.empty((count, 0)), own=np.ones(count), likely=likely, factor=factor)
 
     @classmethod
     def of_neighbours(cls, octaves: Vector) -> "Deviations":
@@ -225,6 +227,7 @@ def shrink(
     *,
     extra: Vector | None = None,
     deviations: Deviations | None = None,
+    likely_noise: float = LIKELY_NOISE,
 ) -> Shrunk:
     """Return the posterior of the values of all cells, measured or not.
 
@@ -235,6 +238,7 @@ def shrink(
         groups: (n,), the group of each measurement, such as its seed, from 0 on; None: there are none.
         extra: (n,), variance of each measurement beside the noise; None: none has any.
         deviations: of the cells; None: they have nothing in common.
+        likely_noise: the median of the noise before any is measured.
     """
     count, measured = len(law.offset), values - law.offset[cells]
     deviations = Deviations.apart(count) if deviations is None else deviations
@@ -280,8 +284,8 @@ def shrink(
         fit = squared - (sums**2 / precision).sum(axis=1) - (half**2).sum(axis=1)
         widths = 2 * np.log(np.diagonal(lower, axis1=1, axis2=2) * spreads)
         size = scale + np.log(precision * spread[:, None] ** 2 * deviations.own).sum(axis=1)
-        size += (np.log(spread / LIKELY_DEVIATION) / DEVIATION_FACTOR) ** 2
-        size += (math.log(noise / LIKELY_NOISE) / NOISE_FACTOR) ** 2 + widths[:, :apart].sum(axis=1)
+        size += (np.log(spread / deviations.likely) / deviations.factor) ** 2
+        size += (math.log(noise / likely_noise) / NOISE_FACTOR) ** 2 + widths[:, :apart].sum(axis=1)
         evidence.extend((-(fit + size + widths[:, apart:].sum(axis=1)) / 2).tolist())
         points.extend(
             Point(

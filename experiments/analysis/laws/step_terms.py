@@ -11,10 +11,10 @@ whose delays are exponential. T_sync is a sum of terms over the k workers of a n
     levels   log2 k           levels of a tree, or of halving and doubling
     linear   k − 1            one after the other, or the hops of a ring
 
-(Thakur, Rabenseifner and Gropp 2005.) All coefficients are zero or above, and the data choose the terms, as in Ernest
-(Venkataraman et al. 2016, NSDI).
+(Thakur, Rabenseifner and Gropp 2005.) All coefficients are zero or above, as in Ernest (Venkataraman et al. 2016,
+NSDI).
 
-Shapes: n places, c coefficients.
+Shapes: n places, c coefficients, l laws.
 """
 
 import math
@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from scalestudy.experiments.analysis.laws.least_squares import Vector
+Vector = NDArray[np.float64]
 
 OVERLAPS = (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
 """The gammas that are tried, from no overlap to a full one."""
@@ -38,42 +38,23 @@ COEFFICIENTS = (*COMPUTE, *WITHIN, *ACROSS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Constants:
-    """The constants of a step's time: seconds, beta_c and delay_m of an example; gamma from 1 to 10.
+class StepLaws:
+    """Laws of a step's time, each of them a set of coefficients in seconds and a gamma from 1 to 10."""
 
-    num_gpus, per_worker_batch and nodes of the methods may be arrays (n,); the result then is one.
-    """
+    coefficients: Vector  # (l, c)
+    gamma: Vector  # (l,)
 
-    alpha_c: float = 0.0
-    beta_c: float = 0.0
-    delay_c: float = 0.0
-    delay_m: float = 0.0
-    launch: float = 0.0
-    ring: float = 0.0
-    levels: float = 0.0
-    linear: float = 0.0
-    node_launch: float = 0.0
-    node_ring: float = 0.0
-    node_levels: float = 0.0
-    node_linear: float = 0.0
-    gamma: float = OVERLAPS[0]
+    def gradient_seconds(self, per_worker_batch: float) -> Vector:
+        """Return T_grad of a worker that is not delayed (l,)."""
+        return np.asarray(self.coefficients[:, 0] + self.coefficients[:, 1] * per_worker_batch)
 
-    @property
-    def coefficients(self) -> Vector:
-        """All but gamma (c,)."""
-        return np.array([getattr(self, name) for name in COEFFICIENTS])
-
-    def gradient_seconds(self, per_worker_batch: ArrayLike) -> Vector:
-        """Return T_grad of a worker that is not delayed."""
-        return np.asarray(self.alpha_c + self.beta_c * np.asarray(per_worker_batch, float))
-
-    def sync_seconds(self, num_gpus: ArrayLike, nodes: ArrayLike = 1) -> Vector:
-        """Return T_sync without overlap."""
+    def sync_seconds(self, num_gpus: int, nodes: int = 1) -> Vector:
+        """Return T_sync without overlap (l,)."""
         return parts(self.coefficients, features_of(num_gpus, 1.0, nodes))[1]
 
-    def step_seconds(self, num_gpus: ArrayLike, per_worker_batch: ArrayLike, nodes: ArrayLike = 1) -> Vector:
-        """Return T_step without T_data."""
-        return step(self.coefficients, features_of(num_gpus, per_worker_batch, nodes), self.gamma)
+    def step_seconds(self, features: Vector) -> Vector:
+        """Return T_step without T_data (l,), at a place (c,); or (l, n), at places (c, n)."""
+        return step(self.coefficients, features, self.gamma if features.ndim == 1 else self.gamma[:, None])
 
 
 def features_of(num_gpus: ArrayLike, per_worker_batch: ArrayLike, nodes: ArrayLike) -> Vector:
@@ -86,17 +67,21 @@ def features_of(num_gpus: ArrayLike, per_worker_batch: ArrayLike, nodes: ArrayLi
     return np.stack([np.ones_like(count), share, behind, behind * share, *sync])
 
 
-def step(coefficients: Vector, features: Vector, gamma: float) -> Vector:
-    """Return (T_grad^gamma + T_sync^gamma)^(1/gamma), without overflow."""
+def step(coefficients: Vector, features: Vector, gamma: ArrayLike) -> Vector:
+    """Return (T_grad^gamma + T_sync^gamma)^(1/gamma), without overflow. coefficients: (c,) or (l, c)."""
     gradient, sync = parts(coefficients, features)
     larger = np.maximum(np.maximum(gradient, sync), LEAST_SECONDS)
-    return np.asarray(larger * (1 + (np.minimum(gradient, sync) / larger) ** gamma) ** (1 / gamma))
+    power = np.asarray(gamma)
+    return np.asarray(larger * (1 + (np.minimum(gradient, sync) / larger) ** power) ** (1 / power))
 
 
 def parts(coefficients: Vector, features: Vector) -> tuple[Vector, Vector]:
     """Return T_grad and T_sync."""
     compute = len(COMPUTE)
-    return coefficients[:compute] @ features[:compute], coefficients[compute:] @ features[compute:]
+    return (
+        np.asarray(coefficients[..., :compute] @ features[:compute]),
+        np.asarray(coefficients[..., compute:] @ features[compute:]),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -164,35 +164,6 @@ class Cell:
         epochs = [epoch for trial in self.trials for epoch in trial.epochs]
         return max((count for epoch in epochs if (count := epoch.steps_at(self.batch_size))), default=None)
 
-    @cached_property
-    def seconds_of_steps(self) -> list[float]:
-        """Mean seconds a step of each run: of its timing runs if there are any, else of its trials."""
-        if self.timings:
-            return undisturbed_step_seconds(self.timings)
-        if self.inferred:
-            return []
-        each = [self._seconds_of_a_step(trial) for trial in self.timed]
-        return [seconds for seconds in each if seconds is not None]
-
-    def _seconds_of_a_step(self, trial: Trial) -> float | None:
-        """Return the trial's median seconds a step over its periods, whose steps may differ."""
-        timed = [(period.train_seconds, period.steps_at(self.batch_size)) for period in trial.timed]
-        return median([seconds / steps for seconds, steps in timed if seconds and steps])
-
-    @cached_property
-    def warm_up_seconds(self) -> list[float]:
-        """By how much the first epoch of each run took longer than its median one. Empty for timing runs."""
-        if self.timings or self.inferred:
-            return []
-        first = [(trial.epochs[0], self._seconds_of_a_step(trial)) for trial in self.timed if trial.epochs]
-        return [
-            epoch.train_seconds - step * steps
-            for epoch, step in first
-            if step is not None
-            and epoch.train_seconds is not None
-            and (steps := epoch.steps_at(self.batch_size)) is not None
-        ]
-
     def curve(self, trial: Trial) -> list[tuple[float, float]]:
         """Return `usable.curve` of one of its trials, with the undisturbed seconds an epoch if they are known.
 

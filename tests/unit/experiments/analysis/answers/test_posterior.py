@@ -6,9 +6,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from scalestudy.experiments.analysis.answers.posterior import Learnt, Timed, times_of
-from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.analysis.answers.posterior import Learnt, Timed, time_untried, times_of
+from scalestudy.experiments.analysis.measures.cells import combinations, gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
+from scalestudy.experiments.analysis.measures.step_timings import timed_steps
 from scalestudy.experiments.analysis.measures.trainings import trainings_of
 from tests.support.batch_studies import BatchTruth
 from tests.support.batch_summaries import study
@@ -27,11 +28,18 @@ def known():
     return plan, trials
 
 
+def halves(plan, trials, target=TARGET, *, pooled=True):
+    """The study's cells, the steps to the target and the seconds of a step."""
+    cells = gather(plan, trials, ACCURACY)
+    learnt = Learnt.of(trainings_of(cells), target, ACCURACY, np.random.default_rng(0), pooled=pooled)
+    (combination,) = combinations(cells)
+    return cells, learnt, Timed.of(timed_steps(combination))
+
+
 def estimated(plan, trials, target=TARGET, *, pooled=True):
     """The times of the study's cells."""
-    cells, generator = gather(plan, trials, ACCURACY), np.random.default_rng(0)
-    learnt = Learnt.of(trainings_of(cells), target, ACCURACY, generator, pooled=pooled)
-    return None if learnt is None else times_of(cells, learnt, Timed.of(cells), generator)
+    cells, learnt, timed = halves(plan, trials, target, pooled=pooled)
+    return None if learnt is None else times_of(cells, learnt, timed)
 
 
 def times(plan, trials, *, target=TARGET, pooled=True):
@@ -163,6 +171,45 @@ def test_seeds_that_ran_out_of_memory_delay_the_median_of_their_cell_alone(known
     usual, slow = times(plan, trials), times(plan, lost)
     assert slow[CELL] > 1.01 * usual[CELL]
     assert slow["workers=2 batch=256 lr=0.2"] == pytest.approx(usual["workers=2 batch=256 lr=0.2"], rel=0.01)
+
+
+def test_a_cell_has_the_same_time_asked_as_a_cell_and_asked_as_any_place(known):
+    """With a warm-up, and with a seed of three that diverged."""
+    plan, trials = known
+
+    def changed_trial(trial):
+        trial["epochs"][0]["train_seconds"] += 7.0
+        if trial["params"]["seed"] == 1 and trial["params"]["learning_rate"] == 0.2:
+            trial.update(status="diverged", epochs=[])
+
+    spoilt = changed(trials, changed_trial, batch_size=256)
+    cells, learnt, timed = halves(plan, spoilt)
+    found = times_of(cells, learnt, timed)
+    for cell in cells:
+        place = found.labels.index(cell.label)
+        params = cell.batch_size, cell.learning_rate, cell.num_gpus
+        seconds, draws = time_untried(learnt, timed, *params, across_nodes=False)
+        assert seconds == pytest.approx(np.exp(found.mean[place])), cell.label
+        assert draws == pytest.approx(found.draws[:, place]), cell.label
+
+
+def test_timings_in_doubt_stand_for_their_own_cells_alone(known):
+    """Beside sound ones they are no repeats, and where there are no others the law does not draw them near."""
+    plan, trials = known
+
+    def disturbed(trial):
+        slow_down(trial, factor=2.0)
+        trial["flags"] = ["shared_node"]
+
+    usual = times(plan, trials)
+    beside = times(plan, changed(trials, disturbed, num_gpus=1, batch_size=256, seed=1))
+    assert beside == pytest.approx(usual, rel=0.02)
+    alone = times(plan, changed(trials, disturbed, num_gpus=1, batch_size=256))
+    for label, seconds in usual.items():
+        slow = 2.0 if label.startswith("workers=1 batch=256") else 1.0
+        assert alone[label] == pytest.approx(slow * seconds, rel=0.03), label
+    every = times(plan, changed(trials, disturbed))
+    assert every == pytest.approx({label: 2 * seconds for label, seconds in usual.items()}, rel=0.01)
 
 
 def test_nothing_known_is_no_cell(known):

@@ -1,20 +1,22 @@
 """Predictions beyond the cluster, and where they break."""
 
-import copy
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scalestudy.experiments.analysis.answers.posterior import Learnt, Posterior
 from scalestudy.experiments.analysis.answers.predictions import predictions_part
-from scalestudy.experiments.analysis.answers.throughput import throughput_part, timed_steps
-from scalestudy.experiments.analysis.laws.step_terms import Constants
+from scalestudy.experiments.analysis.answers.throughput import throughput_part
+from scalestudy.experiments.analysis.laws.steps_to_target import steps_to_target
 from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.analysis.measures.parts import missing, present
 from tests.support.approved import approved
-from tests.support.known_laws import StepLaw
+from tests.support.arrivals import arrived
+from tests.support.known_laws import Constants, StepLaw
 from tests.support.synthetic_studies import strict, study_of
 from tests.support.trials import slow_down
 
@@ -23,8 +25,31 @@ BATCHES = (64, 256, 1024, 4096)
 S_MIN, B_CRIT = 200.0, 2000.0
 
 
-def steps_to_target(batch_size):
+def steps_of(batch_size):
     return S_MIN * (1 + B_CRIT / batch_size)
+
+
+class Timed(Posterior):
+    """The posterior of a study whose steps were timed, and whose steps to a target are given."""
+
+    points = ()
+
+    def learnt(self, of, target):
+        """As told by the points of a `statistical_efficiency`, each at n seeds of the same steps."""
+        known = [point for point in self.points if point["steps"] is not None]
+        if not known:
+            return None
+        trained = np.array([(point.get("examples_per_step", point["batch_size"]), 0.1, 1.0) for point in known])
+        seeds = [point["n"] for point in known]
+        logs = np.log([point["steps"] for point in known])
+        arrivals = arrived(np.repeat(logs, seeds), np.repeat(range(len(known)), seeds))
+        keys = [(point["batch_size"], point["learning_rate"], 1) for point in known]
+        return Learnt(
+            pooled=True,
+            places={key: index for index, key in enumerate(keys)},
+            found=steps_to_target(trained, arrivals, np.random.default_rng(0)),
+            able=dict.fromkeys(keys, 1.0),
+        )
 
 
 def throughput(num_gpus=(1, 2, 4, 8), noise=0.02, batches=BATCHES, nodes=None, change=None):
@@ -32,10 +57,16 @@ def throughput(num_gpus=(1, 2, 4, 8), noise=0.02, batches=BATCHES, nodes=None, c
     sweep = f"num_gpus: {list(num_gpus)}, batch_size: {list(batches)}, seed: [0, 1, 2]"
     text = f"name: x\ntrain: {{epochs: 3}}\nsweep: {{{sweep}}}"
     law = StepLaw(constants=CONSTANTS, noise=noise, data=0.0, samples=65_536)
-    _, plan, trials = study_of(text, law, change=change)
+    spec, plan, trials = study_of(text, law, change=change)
     for trial in trials:
         trial["world"]["nodes"] = (nodes or {}).get(trial["params"]["num_gpus"], 1)
-    return throughput_part(timed_steps(gather(plan, trials, ACCURACY)))
+    return Timed(spec, gather(plan, trials, ACCURACY))
+
+
+def predicted(timed, steps, price=None, part=None):
+    """The predictions of timed steps and a `statistical_efficiency`. part: in place of the law's own."""
+    timed.points = steps.get("points", ())
+    return predictions_part(timed, throughput_part(timed) if part is None else part, steps, price)
 
 
 def slowed(num_gpus):
@@ -54,11 +85,11 @@ def efficiency(batches=BATCHES, **changes):
         {
             "batch_size": batch,
             "learning_rate": 0.1,
-            "steps": steps_to_target(batch),
+            "steps": steps_of(batch),
             "n": 5,
-            "low": steps_to_target(batch) * 0.95,
-            "high": steps_to_target(batch) / 0.95,
-            "fitted_steps": steps_to_target(batch),
+            "low": steps_of(batch) * 0.95,
+            "high": steps_of(batch) / 0.95,
+            "fitted_steps": steps_of(batch),
         }
         for batch in batches
     ]
@@ -82,12 +113,12 @@ def cluster():
 
 
 def test_rows_are_steps_times_seconds_at_the_soonest_batch():
-    part = strict(predictions_part(throughput(noise=0.0), efficiency(), 3.6))
+    part = strict(predicted(throughput(noise=0.0), efficiency(), 3.6))
     assert [row["num_gpus"] for row in part["rows"] if row["valid"]] == [1, 2, 4, 8]
     for row in part["rows"][:4]:
         workers = row["num_gpus"]
         seconds = {
-            batch: steps_to_target(batch) * float(CONSTANTS.step_seconds(workers, batch / workers)) for batch in BATCHES
+            batch: steps_of(batch) * float(CONSTANTS.step_seconds(workers, batch / workers)) for batch in BATCHES
         }
         assert row["batch_size"] == min(seconds, key=seconds.get)
         assert row["seconds_to_target"] == pytest.approx(seconds[row["batch_size"]], rel=0.01)
@@ -102,29 +133,21 @@ def test_rows_are_steps_times_seconds_at_the_soonest_batch():
 
 
 def test_across_nodes_predictions_go_on_and_hold_the_truth(cluster):
-    part = strict(predictions_part(cluster, efficiency()))
+    part = strict(predicted(cluster, efficiency()))
     beyond = [row for row in part["rows"] if row["beyond"] and row["valid"]]
     assert beyond[0]["num_gpus"] == 128
     for row in beyond:
         workers, batch = row["num_gpus"], row["batch_size"]
-        truth = steps_to_target(batch) * float(CONSTANTS.step_seconds(workers, batch / workers))
+        truth = steps_of(batch) * float(CONSTANTS.step_seconds(workers, batch / workers))
         assert row["seconds_to_target"] == pytest.approx(truth, rel=0.1)
         assert row["low"] < truth < row["high"]
 
 
 def test_a_step_of_which_too_little_is_known_is_no_prediction(cluster):
-    part = predictions_part(throughput(SEVERAL, noise=0.6, nodes=SEVERAL_NODES), efficiency())
+    part = predicted(throughput(SEVERAL, noise=0.6, nodes=SEVERAL_NODES), efficiency())
     assert part["breaks_at"]["num_gpus"] > 64
-    assert part["breaks_at"]["num_gpus"] <= predictions_part(cluster, efficiency())["rows"][-1]["num_gpus"]
+    assert part["breaks_at"]["num_gpus"] <= predicted(cluster, efficiency())["rows"][-1]["num_gpus"]
     assert "laws that fit the timings equally well differ there" in part["breaks_at"]["why"]
-
-
-def test_steps_that_were_measured_where_there_is_no_law():
-    points = [{**point, "fitted_steps": None, "steps": 77.0} for point in efficiency()["points"]]
-    law = dict.fromkeys(("s_min", "b_crit"), missing("one batch size"))
-    part = strict(predictions_part(throughput(), efficiency(points=points, **law)))
-    row = part["rows"][0]
-    assert row["seconds_to_target"] == pytest.approx(77 * row["step_seconds"])
 
 
 @settings(max_examples=30)
@@ -135,23 +158,24 @@ def test_steps_that_were_measured_where_there_is_no_law():
     st.booleans(),
 )
 def test_whatever_is_not_identified_it_never_raises(sizes, noise, nodes, phases):
-    part = copy.deepcopy(throughput(sizes, noise, nodes=nodes))
-    if not phases:
-        part["data_seconds"] = missing("phases were not measured")
-    found = strict(predictions_part(part, efficiency(), 2.0))
+    def forget(trial):
+        for epoch in trial["epochs"]:
+            epoch["phases"] = None
+
+    found = strict(
+        predicted(throughput(sizes, noise, nodes=nodes, change=None if phases else forget), efficiency(), 2.0)
+    )
     for row in found["rows"]:
         assert row["valid"] or row["why"]
         if row["low"] is not None:
             assert row["low"] <= row["seconds_to_target"] <= row["high"]
 
 
-def test_below_five_seeds_the_range_of_steps_is_no_interval():
-    points = efficiency()["points"]
-    for change in ({"n": 4}, {"upper_bound": True}):
-        part = predictions_part(throughput(), efficiency(points=[{**point, **change} for point in points]))
-        valid = [row for row in part["rows"] if row["valid"]]
-        assert valid
-        assert all((row["low"], row["high"]) == (None, None) for row in valid)
+def test_an_interval_needs_no_five_seeds():
+    points = [{**point, "n": 1} for point in efficiency()["points"]]
+    part = predicted(throughput(), efficiency(points=points))
+    for row in part["rows"]:
+        assert not row["valid"] or row["low"] < row["seconds_to_target"] < row["high"]
 
 
 def cases(cluster):
@@ -178,19 +202,19 @@ def cases(cluster):
     yield "2, 4, 8 workers on two nodes", throughput((2, 4, 8), nodes=dict.fromkeys((2, 4, 8), 2)), efficiency()
     yield "… and one beside them", throughput(nodes=dict.fromkeys((2, 4, 8), 2)), efficiency()
     yield "… each on a node", throughput(nodes={2: 2, 4: 4, 8: 8}), efficiency()
-    open_cost = throughput()
+    open_cost = throughput_part(throughput())
     open_cost["alpha_c"] = {**open_cost["alpha_c"], "identified": False, "why": "it may be far less"}
     smaller_last = efficiency(batches=(64,))
     smaller_last["points"][0]["examples_per_step"] = 63.6
-    yield "8 examples a worker or a little less, as timed", open_cost, smaller_last
-    yield "2 examples a worker, fewer than were timed", open_cost, efficiency(batches=(16,))
+    yield "8 examples a worker or a little less, as timed", throughput(), smaller_last, open_cost
+    yield "2 examples a worker, fewer than were timed", throughput(), efficiency(batches=(16,)), open_cost
     yield "one batch size", throughput(), efficiency(batches=(256,))
     for sizes in ((1, 2, 4, 8), (1, 2)):
         large = throughput(sizes, batches=(64, 256, 1024))
         yield f"a batch too large for {', '.join(map(str, sizes))} workers", large, efficiency(batches=(4096,))
     yield "no target", throughput(), missing("no target")
     yield "no batch size reached it", throughput(), efficiency(points=[])
-    yield "no time of a step", {"of": "", **missing("one place"), "others": []}, efficiency()
+    yield "no time of a step", throughput(), efficiency(), {"of": "", **missing("one place"), "others": []}
     yield "another combination", throughput(), efficiency(of="gradient_sync=naive")
 
 
@@ -209,6 +233,6 @@ def told(part):
 
 
 def test_the_words_are_the_approved_ones(cluster):
-    parts = {title: predictions_part(times, steps) for title, times, steps in cases(cluster)}
+    parts = {title: predicted(times, steps, None, *part) for title, times, steps, *part in cases(cluster)}
     text = "".join(f"# {title}\n" + "".join(f"{line}\n" for line in told(part)) for title, part in parts.items())
     approved(text, Path(__file__).parent / "predictions.txt")

@@ -4,21 +4,15 @@ import math
 
 import pytest
 
-from scalestudy.experiments.analysis.answers.throughput import (
-    DOUBTFUL,
-    part_of_combination,
-    step_timing,
-    throughput_part,
-    timed_steps,
-    times_of,
-)
-from scalestudy.experiments.analysis.laws.step_terms import Constants
-from scalestudy.experiments.analysis.laws.step_time import MEASURE
-from scalestudy.experiments.analysis.measures.cells import gather, infer
+from scalestudy.experiments.analysis.answers.posterior import Posterior
+from scalestudy.experiments.analysis.answers.throughput import part_of_combination, throughput_part
+from scalestudy.experiments.analysis.laws.step_figures import MEASURE
+from scalestudy.experiments.analysis.measures.cells import combinations, gather, infer
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
+from scalestudy.experiments.analysis.measures.step_timings import DOUBTFUL, step_timing, timed_steps
 from scalestudy.experiments.analysis.measures.trial import Trial
 from scalestudy.experiments.plan.timing_runs import timing_trials
-from tests.support.known_laws import StepLaw, figures
+from tests.support.known_laws import Constants, StepLaw, figures
 from tests.support.synthetic_studies import strict, study_of
 from tests.support.trials import make_timings
 
@@ -35,8 +29,9 @@ def cells_of(text=TEXT, law=LAW, change=None, **keywords):
     return gather(plan, trials, ACCURACY)
 
 
-def throughput(cells, **keywords):
-    return throughput_part(timed_steps(cells, **keywords))
+def throughput(cells, recommendation=None, **keywords):
+    spec, _, _ = study_of(TEXT, LAW)
+    return throughput_part(Posterior(spec, cells, **keywords), recommendation)
 
 
 @pytest.fixture(scope="module")
@@ -70,15 +65,6 @@ def test_repeats_are_trials_over_seeds(noisy):
 def test_learning_rates_are_repeats_too():
     both = cells_of("name: x\nsweep: {num_gpus: [1, 2], batch_size: [64, 256, 1024], learning_rate: [0.1, 0.2]}")
     assert {point["n"] for point in throughput(both)["points"]} == {2}
-
-
-def test_the_law_comes_back_from_the_part(noisy):
-    part = strict(throughput(noisy))
-    times = times_of(part)
-    for point in part["points"]:
-        found = times.seconds(point["num_gpus"], point["per_worker_batch"], data_seconds=part["data_seconds"]["value"])
-        assert found.value == pytest.approx(point["fitted_seconds"], rel=0.02)
-        assert found.high == pytest.approx(point["high"], rel=0.02)
 
 
 def test_the_last_step_of_an_epoch_may_be_smaller():
@@ -118,7 +104,8 @@ def test_timing_runs_stand_for_the_disturbed_trials():
 def test_trainings_with_another_num_gpus_are_not_timings_of_a_cell():
     cells = cells_of("name: x\nsweep: {num_gpus: [1, 2], batch_size: [256]}")
     inferred = infer(cells[1], cells[0].trials)
-    (steps,) = timed_steps([cells[0], inferred])
+    (combination,) = combinations([cells[0], inferred])
+    steps = timed_steps(combination)
     assert [(size.num_gpus, len(size.timings)) for size in steps.sizes] == [(1, 1)]
 
 

@@ -1,18 +1,19 @@
 """Why it does not get faster."""
 
+import re
+
 import pytest
 
 from scalestudy.experiments.analysis import summarise
-from scalestudy.experiments.analysis.answers.throughput import throughput_part, timed_steps
+from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.verdicts import Case, verdicts
-from scalestudy.experiments.analysis.laws.step_terms import Constants
 from scalestudy.experiments.analysis.measures.cells import cell_row, gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.analysis.measures.parts import missing, present
 from scalestudy.experiments.analysis.measures.scaling import timing_rows
 from tests.support.batch_studies import BatchTruth
 from tests.support.batch_summaries import study as study_of_batches
-from tests.support.known_laws import StepLaw
+from tests.support.known_laws import Constants, StepLaw
 from tests.support.synthetic_studies import study_of, summary_of
 from tests.support.trials import Law, slow_down
 from tests.support.verdict_worlds import CAUSES, verdicts_drawn
@@ -81,11 +82,11 @@ SIZES = "name: x\ntrain: {epochs: 3}\nsweep: {num_gpus: [1, 2, 4], batch_size: [
 
 
 def rows_and_law(constants, text=SIZES, change=None):
-    """Timing rows and the law of a step's time. change: of a trial before it is looked at."""
-    _, plan, trials = study_of(text, StepLaw(constants=constants, data=0.0, noise=0.0), change=change)
+    """Timing rows and the posterior. change: of a trial before it is looked at."""
+    spec, plan, trials = study_of(text, StepLaw(constants=constants, data=0.0, noise=0.0), change=change)
     cells = gather(plan, trials, ACCURACY)
     rows = timing_rows(cells, {cell.label: cell_row(cell)["epoch_seconds"] for cell in cells})
-    return rows, throughput_part(timed_steps(cells))
+    return rows, Posterior(spec, cells)
 
 
 def judged(constants, text=SIZES, change=None, chosen="workers=4 batch=64"):
@@ -120,10 +121,11 @@ def test_remedies_say_what_they_bring():
 
 def test_no_gain_is_predicted_beyond_what_was_timed():
     largest = judged(Constants(alpha_c=0.0064, beta_c=1e-4, launch=0.5, linear=0.5))["allreduce"]
-    # 64 · (0.008 + 2)/(0.1088 + 2) = 60.9
-    assert (
-        largest["remedy"] == f"Raise the batch to 4096 (1024 a worker): predicted 60.9× the examples a second {ALONE}"
+    # 64 · (0.008 + 2)/(0.1088 + 2) = 60.9, of which draws of the law are a little off
+    told = re.fullmatch(
+        rf"Raise the batch to 4096 \(1024 a worker\): predicted (.*)× the examples a second {ALONE}", largest["remedy"]
     )
+    assert float(told[1]) == pytest.approx(60.9, abs=0.3)
     one = "name: x\ntrain: {epochs: 3}\nsweep: {num_gpus: [1, 2, 4], batch_size: [64], seed: [0, 1]}"
     assert (
         "Raise the batch to"
@@ -170,7 +172,7 @@ def test_a_law_that_the_timings_reject_predicts_no_remedy():
         if (trial["params"]["num_gpus"], trial["params"]["batch_size"]) == (2, 256):
             slow_down(trial)
 
-    assert rows_and_law(SYNCED, change=disturbed)[1]["misfit"]
+    assert rows_and_law(SYNCED, change=disturbed)[1].timed("").found.misfit
     found = judged(SYNCED, change=disturbed)
     assert found["allreduce"]["remedy"].startswith("Sum less or faster")
     assert "predicted" not in found["small_batch_per_worker"]["remedy"]

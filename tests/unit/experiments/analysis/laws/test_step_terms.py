@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalestudy.experiments.analysis.laws.step_terms import Constants, Place, told_apart
+from scalestudy.experiments.analysis.laws.step_terms import Place, told_apart
+from tests.support.known_laws import Constants
 
 LAW = Constants(alpha_c=0.004, beta_c=5e-5, launch=0.0026, linear=0.0004, gamma=1.5)
 CONSTANTS = st.builds(

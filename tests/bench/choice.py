@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -64,7 +64,7 @@ def all_at_once(compared: Compared) -> Option:
     if not near:
         return base
     columns = [labels.index(option["label"]) for option in near]
-    ratios = compared.draws[:, columns] - compared.draws[:, [labels.index(base["label"])]]
+    ratios = compared.times.draws[:, columns] - compared.times.draws[:, [labels.index(base["label"])]]
     mean, deviation = ratios.mean(axis=0), np.maximum(ratios.std(axis=0), 1e-12)
     most = np.quantile(((ratios - mean) / deviation).max(axis=1), LEVEL)
     limits = np.exp(mean + most * deviation)
@@ -112,31 +112,36 @@ def _judged(world: World, place: Place, enough: float, ideal: float) -> Judged |
     return Judged(cost=math.log(place[0] * seconds / ideal), beyond=max(0.0, math.log(seconds / enough)))
 
 
-def _of_stratum(
-    seed: int, draws: int, number: int, stratum: tuple[float, int, float, bool]
-) -> list[list[Judged | None]]:
-    noise, seeds, missing, bent = stratum
-    generators = (np.random.default_rng([seed + number, draw]) for draw in range(draws))
-    return [
-        judged(World.draw(generator, noise=noise, seeds=seeds, missing=missing, bend=bent)) for generator in generators
-    ]
+STRATA = list(itertools.product(NOISES, SEEDS, MISSING, (False, True)))
+
+
+def drawn(seed: int, draw: int) -> list[list[Judged | None]]:
+    """The choices of each rule in one world of each stratum."""
+    found = []
+    for number, (noise, seeds, missing, bent) in enumerate(STRATA):
+        generator = np.random.default_rng([seed + number, draw])
+        found.append(judged(World.draw(generator, noise=noise, seeds=seeds, missing=missing, bend=bent)))
+    return found
 
 
 def choice(folder: Path, *, small: bool = False) -> Rows:
     """A row a rule, where the laws hold and where they do not."""
-    strata = list(itertools.product(NOISES, SEEDS, MISSING, (False, True)))
-    draws, seed = FEW_DRAWS if small else DRAWS, held_out_seed("choice")
+    draws = range(FEW_DRAWS if small else DRAWS)
     with ProcessPoolExecutor(os.cpu_count()) as processes:
-        told = list(processes.map(partial(_of_stratum, seed, draws), range(len(strata)), strata))
-    rows = []
+        return rows(list(processes.map(partial(drawn, held_out_seed("choice")), draws)))
+
+
+def rows(draws: Sequence[Sequence[Sequence[Judged | None]]]) -> Rows:
+    """The table of draws, each as `drawn` gives it."""
+    told = []
     for bent in (False, True):
-        of_worlds = [each for stratum, found in zip(strata, told, strict=True) if stratum[3] is bent for each in found]
+        of_worlds = [found for draw in draws for stratum, found in zip(STRATA, draw, strict=True) if stratum[3] is bent]
         by_rule = dict(zip(RULES, zip(*of_worlds, strict=True), strict=True))
         first = next(iter(by_rule.values()))
         for rule, found in by_rule.items():
             known = [each for each in found if each is not None]
             both = [(a.loss, b.loss) for a, b in zip(found, first, strict=True) if a is not None and b is not None]
-            rows.append(
+            told.append(
                 [
                     "no" if bent else "yes",
                     rule,
@@ -149,7 +154,7 @@ def choice(folder: Path, *, small: bool = False) -> Rows:
                     str(len(found) - len(known)),
                 ]
             )
-    return rows
+    return told
 
 
 def _difference(values: np.ndarray) -> str:

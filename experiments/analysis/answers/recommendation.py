@@ -18,7 +18,6 @@ from scalestudy.experiments.analysis.answers.target_times import (
     Option,
     TargetTimes,
     pareto,
-    seeds_to_settle,
     times_to,
 )
 from scalestudy.experiments.analysis.measures.cells import (
@@ -209,19 +208,18 @@ class _Choosing:
     def settle(self, compared: Compared) -> Figure | None:
         """Return the seeds that should show whether a cell is near enough to the fastest.
 
-        The recommended cell, if that is in doubt; else the likeliest of the cheaper ones. None if no seeds would: cells
-        of the same trainings differ by timings alone.
+        The recommended cell, if that is in doubt and seeds would show it; else the likeliest of the cheaper ones. None
+        if no seeds would: cells of the same trainings differ by timings alone.
         """
         chosen, probability = compared.recommended, compared.probability
         cheaper = [option for option in compared.options if option["worker_seconds"] < chosen["worker_seconds"]]
-        for option in (chosen, *sorted(cheaper, key=lambda option: -probability[option["label"]])):
+        likeliest = sorted(cheaper, key=lambda option: -probability[option["label"]])[:1]
+        for option in (chosen, *likeliest):
             chance, rival = probability[option["label"]], compared.rival(option)
             if rival is None or not 1 - SETTLED < chance < SETTLED:
                 continue
             both = [self._cells[each["label"]] for each in (option, rival)]
-            # where timing runs time the steps, seeds narrow only what is learnt
-            narrowed = compared.learnt_share(option, rival) if any(cell.timings for cell in both) else 1.0
-            more = seeds_to_settle(chance, min(option["n_seeds"], rival["n_seeds"]), narrowed)
+            more = compared.seeds_to_settle(option, rival, steps_alone=any(cell.timings for cell in both))
             if more is not None:
                 spent = math.fsum(
                     statistics.median(train_seconds(trial) * trial["params"]["num_gpus"] for trial in cell.counted)

@@ -1,10 +1,10 @@
 """The estimated and measured times of all cells to a target, and which of them is near enough to the fastest."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,10 @@ SETTLED = 0.9
 """Chance of being near enough from which on the question is settled; below one minus it, it is settled as well."""
 MOST_SEEDS = 50
 """The most seeds that are worth advising."""
+FUTURES, FUTURE_DRAWS = 1000, 500
+"""What seeds may show is so often drawn, and the times after each from so many draws."""
+SELDOM = 0.01
+"""A cell that is the fastest in a smaller share of the draws is left out there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,19 +104,15 @@ class Compared:
     """The options' times compared, draw by draw (docs/formulas.md §6)."""
 
     options: Sequence[Option]
-    draws: Vector  # (k, options), from `Times`
-    learnt: Vector  # (k, options), from `Times`
+    times: Times  # of the options, in their order
     tolerance: float  # how much longer than the fastest is near enough, as a share
     confidence: float  # from which chance on an option counts as near enough
 
     @classmethod
     def of(cls, options: Sequence[Option], times: Times, *, tolerance: float, confidence: float) -> "Compared":
         """Compare options that are among the times."""
-        known = {label: place for place, label in enumerate(times.labels)}
-        places = [known[option["label"]] for option in options]
-        every = places == list(range(len(times.labels)))  # of 10,000 cells a copy would take 160 MB
-        draws, learnt = (part if every else part[:, places] for part in (times.draws, times.learnt))
-        return cls(options=options, draws=draws, learnt=learnt, tolerance=tolerance, confidence=confidence)
+        own = times.only([option["label"] for option in options])
+        return cls(options=options, times=own, tolerance=tolerance, confidence=confidence)
 
     @cached_property
     def fastest(self) -> Option:
@@ -131,13 +131,13 @@ class Compared:
     @cached_property
     def probability(self) -> Mapping[str, float]:
         """Of each option, the share of the draws in which its time is within the tolerance of the least of all."""
-        shares = (self.draws <= self._enough[:, np.newaxis]).mean(axis=0).tolist()
+        shares = (self.times.draws <= self._enough[:, np.newaxis]).mean(axis=0).tolist()
         return {option["label"]: share for option, share in zip(self.options, shares, strict=True)}
 
     @cached_property
     def _enough(self) -> Vector:
         """The longest time (logarithm) that is near enough, by draw (k,)."""
-        return np.asarray(self.draws.min(axis=1) + math.log1p(self.tolerance))
+        return np.asarray(self.times.draws.min(axis=1) + math.log1p(self.tolerance))
 
     @cached_property
     def _place(self) -> Mapping[str, int]:
@@ -149,16 +149,52 @@ class Compared:
 
     def rival(self, option: Option) -> Option | None:
         """Return the option that is the fastest in most of the draws in which this one isn't near enough, if any."""
-        beaten = self.draws[self.draws[:, self._place[option["label"]]] > self._enough]
+        beaten = self.times.draws[self.times.draws[:, self._place[option["label"]]] > self._enough]
         if not len(beaten):
             return None
         return self.options[int(np.bincount(beaten.argmin(axis=1)).argmax())]
 
-    def learnt_share(self, option: Option, other: Option) -> float:
-        """Return the share of the variance of the ratio of two times that the steps to the target cause, 0 to 1."""
-        columns = [self._place[each["label"]] for each in (option, other)]
-        learnt, whole = (float((part[:, columns] @ [1, -1]).var()) for part in (self.learnt, self.draws))
-        return min(learnt / max(whole, NO_RATIO**2), 1.0)
+    def seeds_to_settle(self, option: Option, rival: Option, *, steps_alone: bool) -> int | None:
+        """Return the fewest more seeds of an option and its rival that should show whether it is near enough.
+
+        They are more likely than not to bring its probability above 0.9 or below 0.1. What is drawn of the two stands
+        for what the seeds may show; all draws are then corrected by what was shown (Matheron's rule).
+
+        Args:
+            option: in doubt.
+            rival: `rival` of it.
+            steps_alone: whether timing runs give the seconds of a step, of which seeds then say nothing.
+
+        Returns:
+            None for more than `MOST_SEEDS`.
+        """
+        two = [self._place[each["label"]] for each in (option, rival)]
+        least = np.bincount(self.times.draws.argmin(axis=1)) / len(self.times.draws)
+        fast = np.flatnonzero(least >= SELDOM).tolist()
+        columns = [*two, *(place for place in fast if place not in two)]
+        draws, learnt = self.times.draws[:, columns], self.times.learnt[:, two]
+        seen, noise = learnt, self.times.of_training[two]
+        if not steps_alone:
+            seen = np.hstack([learnt, draws[:, :2] - learnt])
+            noise = np.concatenate([noise, self.times.of_run[two]])
+        off = seen - seen.mean(axis=0)
+        shared, own = (part.T @ off / len(off) for part in (draws - draws.mean(axis=0), off))
+        errors = np.random.default_rng(0).normal(size=seen.shape)
+
+        def settled(seeds: int) -> bool:
+            spread = noise / math.sqrt(seeds)
+            gain = shared @ np.linalg.pinv(own + np.diag(spread**2), hermitian=True)
+            shown = (seen + spread * errors) @ gain.T
+            left = (draws - shown)[-FUTURE_DRAWS:]  # what is open, whatever is shown
+            near = np.full((FUTURES, FUTURE_DRAWS), True)
+            for other in range(1, len(columns)):  # one comparison of all draws in all futures at a time
+                room = math.log1p(self.tolerance) - (shown[:FUTURES, 0] - shown[:FUTURES, other])
+                near &= left[:, 0] - left[:, other] <= room[:, np.newaxis]
+            return bool((np.abs(near.mean(axis=1) - 1 / 2) >= SETTLED - 1 / 2).mean() >= 1 / 2)
+
+        if not settled(MOST_SEEDS):
+            return None
+        return 1 + bisect_left(range(1, MOST_SEEDS), True, key=settled)
 
     def ties(self, option: Option, role: str) -> list[str]:
         """Return labels of the options that it can't be told apart from, the nearest first: 90 %, all at once.
@@ -172,8 +208,8 @@ class Compared:
         if not others:
             return []
         workers = [other["params"]["num_gpus"] / option["params"]["num_gpus"] for other in others]
-        scores = self.draws[:, [self._place[other["label"]] for other in others]]  # a copy, worked on in place
-        scores -= self.draws[:, [self._place[option["label"]]]]
+        scores = self.times.draws[:, [self._place[other["label"]] for other in others]]  # a copy, worked on in place
+        scores -= self.times.draws[:, [self._place[option["label"]]]]
         scores += power * np.log(workers)
         mean, deviation = scores.mean(axis=0), np.maximum(scores.std(axis=0), NO_RATIO)
         scores -= mean
@@ -181,29 +217,3 @@ class Compared:
         most = np.quantile(np.abs(scores, out=scores).max(axis=1), LEVEL)
         apart = np.abs(mean) > most * deviation
         return [other["label"] for other, differs in zip(others, apart, strict=True) if not differs]
-
-
-def seeds_to_settle(chance: float, seeds: int, narrowed: float) -> int | None:
-    """Return how many more seeds make it more likely than not that a chance leaves the range 0.1 to 0.9.
-
-    Seeds narrow what is known, and move it: the chance is that of a normal variable below 0, whose mean moves by as
-    much variance as it loses.
-
-    Args:
-        chance: today's, between 0.1 and 0.9.
-        seeds: that it rests on.
-        narrowed: share of the variance that falls with the seeds.
-
-    Returns:
-        None for more than `MOST_SEEDS`.
-    """
-    normal = NormalDist()
-    now, edge = normal.inv_cdf(chance), normal.inv_cdf(SETTLED)
-    for more in range(1, MOST_SEEDS + 1):
-        lost = narrowed * more / (seeds + more)
-        if lost <= 0:
-            return None
-        ends = [(sign * edge * math.sqrt(1 - lost) - now) / math.sqrt(lost) for sign in (-1, 1)]
-        if normal.cdf(ends[0]) + normal.cdf(-ends[1]) >= 1 / 2:
-            return more
-    return None

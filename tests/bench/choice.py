@@ -30,7 +30,7 @@ from tests.bench.worlds import MISSING, NOISES, SEEDS
 from tests.support.tables import Part, Rows
 from tests.support.worlds import TARGET, Place, World, place_of
 
-DRAWS, FEW_DRAWS = 30, 1
+DRAWS, FEW_DRAWS = 22, 1
 TOLERANCE, LEVEL = 0.1, 0.9
 WEIGHT = 10
 """Of time beyond the tolerance, beside cost, both as logarithms."""

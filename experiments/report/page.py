@@ -28,7 +28,14 @@ from scalestudy.experiments.analysis.measures.units import (
     three_digits,
 )
 from scalestudy.experiments.analysis.measures.usable import COUNTED, TIMED
-from scalestudy.experiments.analysis.text.answer import answer, headline, measured_when, study_took, verdict_words
+from scalestudy.experiments.analysis.text.answer import (
+    answer,
+    headline,
+    likely_words,
+    measured_when,
+    study_took,
+    verdict_words,
+)
 from scalestudy.experiments.analysis.text.sentences import best_rows, book_table, evidence_words, shared_caveats
 from scalestudy.experiments.analysis.text.to_learn import to_learn
 from scalestudy.experiments.plan.timing_runs import STARVED
@@ -281,6 +288,7 @@ def _card(summary: Summary, role: str) -> dict[str, Any]:
         value = f"{three_digits(choice['worker_seconds'])}{mark}"
         money = f"cost {money_text(choice['cost'])}, " if choice["cost"] is not None else ""
         details = [f"{money}{marked_seconds(choice)}", *([interval] if interval else [])]
+    details.append(likely_words(choice, summary["recommendation"]))
     return _written(role.capitalize(), value, choice, details, "worker-seconds" if role == "cheapest" else "")
 
 

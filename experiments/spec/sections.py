@@ -139,6 +139,10 @@ class Targets(Section):
     """of a GPU, in any currency; null: cost is reported in worker-seconds"""
     tolerance: NotNegative = 0.1
     """how much longer than the fastest cell the recommended one may take, as a share"""
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """how likely the recommended cell must be within the tolerance, as a share; the cheapest such cell is recommended
+
+    From 0.5 on, noisier measurements never make it cheaper."""
 
 
 class Limits(Section):

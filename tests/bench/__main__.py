@@ -6,7 +6,8 @@
 4. A large study's plan and report (`tests.bench.report`).
 5. A study against PostgreSQL and S3 (`tests.bench.tracking`), where Debian's PostgreSQL is installed.
 6. What the analysis finds of laws that are known (`tests.bench.laws`, `tests.bench.batch_law`,
-   `tests.bench.beyond`, `tests.bench.worlds`), and of steps that others published (`tests.bench.rcp`).
+   `tests.bench.beyond`, `tests.bench.worlds`), what its rule of choice is worth (`tests.bench.choice`), and steps that
+   others published (`tests.bench.rcp`).
 7. The training loop (`tests.bench.training`) and every gradient strategy (`tests.bench.sync`).
 8. What a factorised study under ASHA recommends and costs, against a full grid, on 15 fresh seeds
    (`tests.bench.decision`). It takes some 45 minutes, so it runs only where it is named: `make bench BENCH=decision`.
@@ -27,6 +28,7 @@ from scalestudy.training.data import require
 from tests.bench import (
     batch_law,
     beyond,
+    choice,
     compare_peers,
     decision,
     engine,
@@ -52,6 +54,7 @@ PARTS = {
     **beyond.PARTS,
     **rcp.PARTS,
     **worlds.PARTS,
+    **choice.PARTS,
     **training.PARTS,
     **sync.PARTS,
 }

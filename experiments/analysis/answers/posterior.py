@@ -44,6 +44,23 @@ class Times:
     mean: Vector  # (c,)
     draws: Vector  # (k, c), of all of them together
     learnt: Vector  # (k, c), the part of the draws that steps to the target cause, without the seconds of a step
+    of_training: Vector  # (c,), standard deviation of the steps of one training about its cell's
+    of_run: Vector  # (c,), the same of the seconds of a step in one run
+
+    def only(self, labels: Sequence[str]) -> "Times":
+        """Return those of some cells, in this order. All of them are not copied."""
+        if tuple(labels) == self.labels:
+            return self
+        known = {label: place for place, label in enumerate(self.labels)}
+        places = [known[label] for label in labels]
+        return Times(
+            labels=tuple(labels),
+            mean=self.mean[places],
+            draws=self.draws[:, places],
+            learnt=self.learnt[:, places],
+            of_training=self.of_training[places],
+            of_run=self.of_run[places],
+        )
 
     @classmethod
     def joined(cls, parts: Sequence["Times"]) -> "Times":
@@ -55,6 +72,8 @@ class Times:
             mean=np.concatenate([np.empty(0), *(part.mean for part in parts)]),
             draws=np.hstack([np.empty((DRAWS, 0)), *(part.draws for part in parts)]),
             learnt=np.hstack([np.empty((DRAWS, 0)), *(part.learnt for part in parts)]),
+            of_training=np.concatenate([np.empty(0), *(part.of_training for part in parts)]),
+            of_run=np.concatenate([np.empty(0), *(part.of_run for part in parts)]),
         )
 
 
@@ -364,4 +383,6 @@ def times_of(cells: Sequence[Cell], steps: Learnt, seconds: Timed) -> Times:
         mean=np.logaddexp(steps.found.mean[learnt] + later + seconds.found.mean[timed], warm_up),
         draws=np.logaddexp(draws, warm_up, out=draws),
         learnt=learnt_draws,
+        of_training=np.full(len(known), steps.found.scatter),
+        of_run=np.full(len(known), np.median(seconds.found.noise)),
     )

@@ -1,8 +1,7 @@
 """The choice: the fastest cell, the cheapest, and the one to recommend, with caveats.
 
 Times are estimates from all cells together (`posterior`). The fastest cell has the least time. The recommended cell is
-the cheapest that is almost certainly within a tolerance of the fastest: 90 % over all cells at once, since the cheapest
-of several that each seem near enough is often one that only seems so (docs/formulas.md §6).
+the cheapest that is more likely than not within a tolerance of whichever cell is the fastest (docs/formulas.md §6).
 """
 
 import math
@@ -13,7 +12,14 @@ from typing import Any, Literal
 from scalestudy.experiments.analysis.answers.caveats import batch_edges, caveats_of, rate_edges
 from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.refusals import why_none
-from scalestudy.experiments.analysis.answers.target_times import Option, Ratios, TargetTimes, pareto, times_to
+from scalestudy.experiments.analysis.answers.target_times import (
+    SETTLED,
+    Compared,
+    Option,
+    TargetTimes,
+    pareto,
+    times_to,
+)
 from scalestudy.experiments.analysis.measures.cells import (
     Cell,
     Combination,
@@ -43,8 +49,6 @@ By = Literal["time", "cost"] | None
 ROLE_BY: Mapping[By, str] = {None: "recommended", "time": "fastest", "cost": "cheapest"}
 """The choice's role, by what the reader asks for."""
 ROLES = tuple(ROLE_BY.values())
-MOST_SEEDS = 50
-"""The most seeds that are worth advising."""
 
 
 def recommend(
@@ -73,18 +77,19 @@ def recommend(
         posterior: of the trials, if it was made already.
 
     Returns:
-        metric, target, missed_targets, max_gpus, tolerance, choice, recommended, fastest, cheapest, best_accuracy,
-        pareto (labels), settle and provisional. A choice is `{label, named, params, num_gpus, batch_size,
-        learning_rate, seconds, worker_seconds, cost, interval, measured_seconds, ratio, n_seeds, test_accuracy, flags,
-        evidence, ties, caveats, strong_speedup, …}`, or null with a why. Another metric's name replaces accuracy in
-        best_accuracy and test_accuracy.
+        metric, target, missed_targets, max_gpus, tolerance, confidence, choice, recommended, fastest, cheapest,
+        best_accuracy, pareto (labels), settle and provisional. A choice is `{label, named, params, num_gpus,
+        batch_size, learning_rate, seconds, worker_seconds, cost, interval, measured_seconds, ratio, probability,
+        n_seeds, test_accuracy, flags, evidence, ties, caveats, strong_speedup, …}`, or null with a why. Another
+        metric's name replaces accuracy in best_accuracy and test_accuracy.
 
-        ratio: `{value, high}` of its time to the fastest's; high is its upper limit, 90 %. It holds at once for all
-        cells that are cheaper than the fastest and seem near enough to it, and for any other cell alone.
+        ratio: `{value}` of its time to the fastest's. probability: the chance that its time is within the tolerance
+        of the least that any cell takes.
         evidence: `{cells (labels), seeds, kind}`. ties: labels of the cells that it can't be told apart from,
         `tie_count` in all. caveats: `{kind, words}`. strong_speedup: of its workers over one at the same batch; null if
-        that was not timed. settle: `{label, seeds, worker_seconds}`: so many more seeds of that cell and of the fastest
-        would show whether it is near enough; null if there is no such cell.
+        that was not timed. settle: `{label, probability, beside, seeds, worker_seconds}`: so many more seeds of that
+        cell, the recommended or a cheaper one, and of the cell `beside` are more likely than not to bring its
+        probability above 0.9 or below 0.1; null if there is no such cell.
     """
     metric = StudyMetric.of(spec.workload)
     posterior = Posterior(spec, gather(plan, trials, metric)) if posterior is None else posterior
@@ -128,18 +133,18 @@ def choose(
     too_easy = bool(options) and all(option["upper_bound"] for option in options)
     if target is not None and choosing.compared and not too_easy:
         times = by_target[target].times
-        ratios = Ratios.of(options, times, tolerance)
+        compared = Compared.of(options, times, tolerance=tolerance, confidence=spec.targets.confidence)
         chosen: dict[str, Option] = {
-            "recommended": ratios.recommended,
-            "fastest": ratios.fastest,
+            "recommended": compared.recommended,
+            "fastest": compared.fastest,
             "cheapest": min(options, key=lambda option: (option["worker_seconds"], option["seconds"])),
         }
         for role, option in chosen.items():
             same = (
                 role == "fastest" and option is chosen["recommended"]
             )  # the same times distinguish both from the others
-            found[role] = dict(found["recommended"]) if same else choosing.choice(option, ratios, role)
-        settle = choosing.settle(ratios)
+            found[role] = dict(found["recommended"]) if same else choosing.choice(option, compared, role)
+        settle = choosing.settle(compared)
     else:
         why = why_none(metric, within, cells, cell_rows, by_target, reached=target, max_gpus=max_gpus)
         found = dict.fromkeys(ROLES, missing(why))
@@ -154,6 +159,7 @@ def choose(
         "missed_targets": [each for each in missed if target is None or metric.better(each, target)],
         "max_gpus": max_gpus,
         "tolerance": tolerance,
+        "confidence": spec.targets.confidence,
         "choice": choice,
         **found,
         metric.choice_key: best,
@@ -192,35 +198,40 @@ class _Choosing:
         """Whether there was anything to choose from."""
         return len(self._tried) > 1
 
-    def choice(self, option: Option, ratios: Ratios, role: str) -> Figure:
+    def choice(self, option: Option, compared: Compared, role: str) -> Figure:
         """Return an option in its role."""
-        return {**self._row(option, ratios.ties(option, role)), "ratio": ratios.ratio(option)}
+        return {
+            **self._row(option, compared.ties(option, role)),
+            "ratio": {"value": compared.ratio(option)},
+            "probability": compared.probability[option["label"]],
+        }
 
-    def settle(self, ratios: Ratios) -> Figure | None:
-        """Return the seeds that would show whether a cell cheaper than the recommended is near enough to the fastest.
+    def settle(self, compared: Compared) -> Figure | None:
+        """Return the seeds that should show whether a cell is near enough to the fastest.
 
-        None if no seeds would: cells of the same trainings differ by timings alone.
+        The recommended cell, if that is in doubt and seeds would show it; else the likeliest of the cheaper ones. None
+        if no seeds would: cells of the same trainings differ by timings alone.
         """
-        base, chosen = ratios.fastest, ratios.recommended
-        near = [option for option in ratios.options if option["label"] in ratios.upper]
-        for option in sorted(near, key=lambda option: option["worker_seconds"]):
-            if option["worker_seconds"] >= chosen["worker_seconds"]:
-                break
-            middle = math.log(option["seconds"] / base["seconds"])
-            half, room = math.log(ratios.upper[option["label"]]) - middle, math.log1p(ratios.tolerance) - middle
-            if room <= 0:
+        chosen, probability = compared.recommended, compared.probability
+        cheaper = [option for option in compared.options if option["worker_seconds"] < chosen["worker_seconds"]]
+        likeliest = sorted(cheaper, key=lambda option: -probability[option["label"]])[:1]
+        for option in (chosen, *likeliest):
+            chance, rival = probability[option["label"]], compared.rival(option)
+            if rival is None or not 1 - SETTLED < chance < SETTLED:
                 continue
-            both = [self._cells[each["label"]] for each in (option, base)]
-            seeds, learnt = min(option["n_seeds"], base["n_seeds"]), ratios.learnt_share(option)
-            # where timing runs time the steps, seeds narrow only what is learnt
-            fixed = 1 - learnt if any(cell.timings for cell in both) else 0.0
-            left = (room / half) ** 2 - fixed
-            more = math.ceil(seeds * ((1 - fixed) / left - 1)) if left > 0 else 0
-            if 0 < more <= MOST_SEEDS:
+            both = [self._cells[each["label"]] for each in (option, rival)]
+            more = compared.seeds_to_settle(option, rival, steps_alone=any(cell.timings for cell in both))
+            if more is not None:
                 spent = math.fsum(
                     statistics.median(trial.train_seconds * trial.num_gpus for trial in cell.counted) for cell in both
                 )
-                return {"label": option["label"], "seeds": more, "worker_seconds": more * spent}
+                return {
+                    "label": option["label"],
+                    "probability": chance,
+                    "beside": rival["label"],
+                    "seeds": more,
+                    "worker_seconds": more * spent,
+                }
         return None
 
     def best(self) -> Figure:

@@ -1,10 +1,11 @@
-"""The estimated and measured times of all cells to a target, and their ratios with simultaneous limits."""
+"""The estimated and measured times of all cells to a target, and which of them is near enough to the fastest."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from scalestudy.experiments.analysis.answers.posterior import Posterior, Times
 from scalestudy.experiments.analysis.laws.least_squares import LEVEL
 from scalestudy.experiments.analysis.laws.shrinkage import Vector
 from scalestudy.experiments.analysis.measures.cells import Cell
-from scalestudy.experiments.analysis.measures.parts import Figure
 from scalestudy.experiments.analysis.measures.targets import cost_of, target_row
 from scalestudy.experiments.analysis.measures.units import plural
 
@@ -20,6 +20,14 @@ Option = Mapping[str, Any]
 """A row of `TargetTimes` whose seconds are known."""
 NO_RATIO = 1e-12
 """Standard deviation of a ratio's logarithm below which the ratio counts as exact."""
+SETTLED = 0.9
+"""Chance of being near enough from which on the question is settled; below one minus it, it is settled as well."""
+MOST_SEEDS = 50
+"""The most seeds that are worth advising."""
+FUTURES, FUTURE_DRAWS = 1000, 500
+"""What seeds may show is so often drawn, and the times after each from so many draws."""
+SELDOM = 0.01
+"""A cell that is the fastest in a smaller share of the draws is left out there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,90 +100,120 @@ def pareto(options: Sequence[Option]) -> list[Option]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ratios:
-    """The options' times compared."""
+class Compared:
+    """The options' times compared, draw by draw (docs/formulas.md §6)."""
 
     options: Sequence[Option]
-    draws: Vector  # (k, c), from `Times`
-    learnt: Vector  # (k, c), from `Times`
-    place: Mapping[str, int]  # of each option in c, by its label
-    tolerance: float
+    times: Times  # of the options, in their order
+    tolerance: float  # how much longer than the fastest is near enough, as a share
+    confidence: float  # from which chance on an option counts as near enough
 
     @classmethod
-    def of(cls, options: Sequence[Option], times: Times, tolerance: float) -> "Ratios":
-        """Compare options that are among the times. tolerance: how much longer than the fastest is near enough."""
-        known = {label: place for place, label in enumerate(times.labels)}
-        return cls(
-            options=options,
-            draws=times.draws,
-            learnt=times.learnt,
-            place={option["label"]: known[option["label"]] for option in options},
-            tolerance=tolerance,
-        )
+    def of(cls, options: Sequence[Option], times: Times, *, tolerance: float, confidence: float) -> "Compared":
+        """Compare options that are among the times."""
+        own = times.only([option["label"] for option in options])
+        return cls(options=options, times=own, tolerance=tolerance, confidence=confidence)
 
     @cached_property
     def fastest(self) -> Option:
         """The option of the least time; of equal ones the cheapest."""
         return min(self.options, key=lambda option: (option["seconds"], option["worker_seconds"]))
 
-    def limits(self, others: Sequence[Option], base: Option, *, power: int = 0, sides: Literal[1, 2] = 1) -> Vector:
-        """Return lower and upper limits of the logarithms of ratios to the base option (2, others): 90 %, all at once.
-
-        power: of num_gpus in what is compared, 0 for times and 1 for costs. sides: 1 for upper limits alone.
-        """
-        columns = [self.place[option["label"]] for option in others]
-        workers = [option["params"]["num_gpus"] / base["params"]["num_gpus"] for option in others]
-        ratios = self.draws[:, columns]  # of 10,000 cells 160 MB, so it is worked on in place
-        ratios -= self.draws[:, [self.place[base["label"]]]]
-        ratios += power * np.log(workers)
-        mean, deviation = ratios.mean(axis=0), np.maximum(ratios.std(axis=0), NO_RATIO)
-        ratios -= mean
-        ratios /= deviation
-        scores = np.abs(ratios, out=ratios) if sides == 2 else ratios
-        most = np.quantile(scores.max(axis=1), LEVEL) if others else 0.0
-        return np.stack([mean - most * deviation, mean + most * deviation])
-
-    @cached_property
-    def upper(self) -> Mapping[str, float]:
-        """Upper limits of times over the fastest's, of the options that cost less and seem near enough, all at once."""
-        base = self.fastest
-        near = [
-            option
-            for option in self.options
-            if option["worker_seconds"] < base["worker_seconds"]
-            and option["seconds"] <= (1 + self.tolerance) * base["seconds"]
-        ]
-        limits = np.exp(self.limits(near, base)[1])
-        return {option["label"]: float(limit) for option, limit in zip(near, limits, strict=True)}
-
     @cached_property
     def recommended(self) -> Option:
-        """The cheapest option whose time is within the tolerance of the fastest's: the fastest itself, if no other."""
-        near = [option for option in self.options if self.upper.get(option["label"], math.inf) <= 1 + self.tolerance]
-        return min(near, key=lambda option: option["worker_seconds"], default=self.fastest)
+        """The cheapest option that is near enough with the confidence: the fastest itself, if no cheaper one is.
 
-    def ratio(self, option: Option) -> Figure:
-        """Return its time over the fastest's."""
-        value = option["seconds"] / self.fastest["seconds"]
-        if option["label"] == self.fastest["label"]:
-            return {"value": value, "high": value}
-        high = self.upper.get(option["label"])
-        return {"value": value, "high": math.exp(self.limits([option], self.fastest)[1][0]) if high is None else high}
+        The fastest counts whatever its chance, so that nothing is recommended that is both slower and dearer.
+        """
+        near = [option for option in self.options if self.probability[option["label"]] >= self.confidence]
+        return min((*near, self.fastest), key=lambda option: (option["worker_seconds"], option["seconds"]))
 
-    def learnt_share(self, option: Option) -> float:
-        """Return the share of the variance of its ratio to the fastest that the steps to the target cause, 0 to 1."""
-        columns = [self.place[option["label"]], self.place[self.fastest["label"]]]
-        learnt, whole = (float((part[:, columns] @ [1, -1]).var()) for part in (self.learnt, self.draws))
-        return min(learnt / max(whole, NO_RATIO**2), 1.0)
+    @cached_property
+    def probability(self) -> Mapping[str, float]:
+        """Of each option, the share of the draws in which its time is within the tolerance of the least of all."""
+        shares = (self.times.draws <= self._enough[:, np.newaxis]).mean(axis=0).tolist()
+        return {option["label"]: share for option, share in zip(self.options, shares, strict=True)}
+
+    @cached_property
+    def _enough(self) -> Vector:
+        """The longest time (logarithm) that is near enough, by draw (k,)."""
+        return np.asarray(self.times.draws.min(axis=1) + math.log1p(self.tolerance))
+
+    @cached_property
+    def _place(self) -> Mapping[str, int]:
+        return {option["label"]: place for place, option in enumerate(self.options)}
+
+    def ratio(self, option: Option) -> float:
+        """Return its estimated time over the fastest's."""
+        return float(option["seconds"] / self.fastest["seconds"])
+
+    def rival(self, option: Option) -> Option | None:
+        """Return the option that is the fastest in most of the draws in which this one isn't near enough, if any."""
+        beaten = self.times.draws[self.times.draws[:, self._place[option["label"]]] > self._enough]
+        if not len(beaten):
+            return None
+        return self.options[int(np.bincount(beaten.argmin(axis=1)).argmax())]
+
+    def seeds_to_settle(self, option: Option, rival: Option, *, steps_alone: bool) -> int | None:
+        """Return the fewest more seeds of an option and its rival that should show whether it is near enough.
+
+        They are more likely than not to bring its probability above 0.9 or below 0.1. What is drawn of the two stands
+        for what the seeds may show; all draws are then corrected by what was shown (Matheron's rule).
+
+        Args:
+            option: in doubt.
+            rival: `rival` of it.
+            steps_alone: whether timing runs give the seconds of a step, of which seeds then say nothing.
+
+        Returns:
+            None for more than `MOST_SEEDS`.
+        """
+        two = [self._place[each["label"]] for each in (option, rival)]
+        least = np.bincount(self.times.draws.argmin(axis=1)) / len(self.times.draws)
+        fast = np.flatnonzero(least >= SELDOM).tolist()
+        columns = [*two, *(place for place in fast if place not in two)]
+        draws, learnt = self.times.draws[:, columns], self.times.learnt[:, two]
+        seen, noise = learnt, self.times.of_training[two]
+        if not steps_alone:
+            seen = np.hstack([learnt, draws[:, :2] - learnt])
+            noise = np.concatenate([noise, self.times.of_run[two]])
+        off = seen - seen.mean(axis=0)
+        shared, own = (part.T @ off / len(off) for part in (draws - draws.mean(axis=0), off))
+        errors = np.random.default_rng(0).normal(size=seen.shape)
+
+        def settled(seeds: int) -> bool:
+            spread = noise / math.sqrt(seeds)
+            gain = shared @ np.linalg.pinv(own + np.diag(spread**2), hermitian=True)
+            shown = (seen + spread * errors) @ gain.T
+            left = (draws - shown)[-FUTURE_DRAWS:]  # what is open, whatever is shown
+            near = np.full((FUTURES, FUTURE_DRAWS), True)
+            for other in range(1, len(columns)):  # one comparison of all draws in all futures at a time
+                room = math.log1p(self.tolerance) - (shown[:FUTURES, 0] - shown[:FUTURES, other])
+                near &= left[:, 0] - left[:, other] <= room[:, np.newaxis]
+            return bool((np.abs(near.mean(axis=1) - 1 / 2) >= SETTLED - 1 / 2).mean() >= 1 / 2)
+
+        if not settled(MOST_SEEDS):
+            return None
+        return 1 + bisect_left(range(1, MOST_SEEDS), True, key=settled)
 
     def ties(self, option: Option, role: str) -> list[str]:
-        """Return labels of the options that it can't be told apart from, the nearest first.
+        """Return labels of the options that it can't be told apart from, the nearest first: 90 %, all at once.
 
         The role decides the figure that is compared.
         """
-        figure = "worker_seconds" if role == "cheapest" else "seconds"
+        power, figure = (1, "worker_seconds") if role == "cheapest" else (0, "seconds")
         others = sorted(
             (other for other in self.options if other["label"] != option["label"]), key=lambda other: other[figure]
         )
-        low, high = self.limits(others, option, power=int(role == "cheapest"), sides=2)
-        return [other["label"] for other, a, b in zip(others, low, high, strict=True) if a <= 0 <= b]
+        if not others:
+            return []
+        workers = [other["params"]["num_gpus"] / option["params"]["num_gpus"] for other in others]
+        scores = self.times.draws[:, [self._place[other["label"]] for other in others]]  # a copy, worked on in place
+        scores -= self.times.draws[:, [self._place[option["label"]]]]
+        scores += power * np.log(workers)
+        mean, deviation = scores.mean(axis=0), np.maximum(scores.std(axis=0), NO_RATIO)
+        scores -= mean
+        scores /= deviation
+        most = np.quantile(np.abs(scores, out=scores).max(axis=1), LEVEL)
+        apart = np.abs(mean) > most * deviation
+        return [other["label"] for other, differs in zip(others, apart, strict=True) if not differs]

@@ -93,29 +93,47 @@ def chosen_lines(recommendation: Figure) -> list[Line]:
         *(["cheapest"] if chosen["label"] == cheapest["label"] else []),
     ]
     named = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    alone = ""
+    likely = likely_words(chosen, recommendation)
     if same and cheapest["label"] != chosen["label"]:
-        alone = f"; no cheaper cell was shown to be within {100 * recommendation['tolerance']:g}% of its time"
-    lines = [Line(f"{named} to {recommendation['target']:g} {metric.title}", f"{cell_words(chosen)}{alone}.{also}")]
+        likely += f", no cheaper cell as much as {share_text(recommendation['confidence'])}"
+    lines = [Line(f"{named} to {recommendation['target']:g} {metric.title}", f"{cell_words(chosen)}; {likely}.{also}")]
     if not same:
         lines.append(Line("Fastest", f"{cell_words(fastest)}: {_beside(chosen, fastest)}."))
     if cheapest["label"] != chosen["label"]:
-        lines.append(Line("Cheapest", f"{cell_words(cheapest)}: {_beside(chosen, cheapest)}."))
+        near = likely_words(cheapest, recommendation)
+        lines.append(Line("Cheapest", f"{cell_words(cheapest)}: {_beside(chosen, cheapest)}, {near}."))
     if settle := recommendation["settle"]:
-        lines[0] = replace(lines[0], text=f"{lines[0].text} {_settle_words(settle, chosen)}")
+        lines[0] = replace(lines[0], text=f"{lines[0].text} {_settle_words(settle, chosen, fastest)}")
     return lines
+
+
+def likely_words(choice: Figure, recommendation: Figure) -> str:
+    """Say how likely a choice is near enough to the fastest cell."""
+    likely = share_text(choice["probability"])
+    return f"{likely} likely within {100 * recommendation['tolerance']:g}% of the fastest"
+
+
+def share_text(share: float) -> str:
+    """Return a chance in per cent; `over 99%` and `under 1%` where rounding would say that it is certain."""
+    percent = f"{100 * share:.0f}%"
+    return {"100%": "over 99%", "0%": "under 1%"}.get(percent, percent)
 
 
 def _beside(chosen: Figure, other: Figure) -> str:
     """Say what another cell takes, over what the recommended one takes."""
     time, cost = (other[figure] / chosen[figure] for figure in ("seconds", "worker_seconds"))
-    return f"{time:.2f}× the time and {cost:.2f}× the cost"
+    doubt = " (not shown to be less)" if time < 1 and chosen["label"] in other["ties"] else ""
+    return f"{time:.2f}× the time{doubt} and {cost:.2f}× the cost"
 
 
-def _settle_words(settle: Figure, chosen: Figure) -> str:
+def _settle_words(settle: Figure, chosen: Figure, fastest: Figure) -> str:
+    beside = "the fastest" if settle["beside"] == fastest["label"] else settle["beside"]
+    seeds, spent = plural(settle["seeds"], "more seed"), f"{three_digits(settle['worker_seconds'])} worker-seconds"
+    if settle["label"] == chosen["label"]:
+        return f"Some {seeds} of it and of {beside} should tell whether it is, for {spent}."
     return (
-        f"{settle['label']} is cheaper and may be near enough: some {plural(settle['seeds'], 'more seed')} of it and "
-        f"of the fastest would tell, for {three_digits(settle['worker_seconds'])} worker-seconds."
+        f"{settle['label']} is cheaper and {share_text(settle['probability'])} likely: some {seeds} of it and of "
+        f"{beside} should tell, for {spent}."
     )
 
 

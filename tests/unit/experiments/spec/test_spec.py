@@ -140,10 +140,11 @@ def test_trainings_stop_at_the_target_where_only_the_time_to_it_is_asked_for(tex
     assert spec_of(spec.to_yaml()).stops_at_target is stops
 
 
-def test_the_tolerance_is_a_tenth_unless_said_otherwise_and_changes_no_id():
-    texts = [f"name: x\n{PLAIN}}}", f"name: x\n{PLAIN}, tolerance: 0}}", f"name: x\n{PLAIN}, tolerance: 0.25}}"]
-    specs = [spec_of(text) for text in texts]
-    assert [spec.targets.tolerance for spec in specs] == [0.1, 0.0, 0.25]
+def test_the_tolerance_is_a_tenth_the_confidence_a_half_unless_said_otherwise_and_they_change_no_id():
+    rests = ("", ", tolerance: 0", ", tolerance: 0.25", ", confidence: 0.9")
+    specs = [spec_of(f"name: x\n{PLAIN}{rest}}}") for rest in rests]
+    assert [spec.targets.tolerance for spec in specs] == [0.1, 0.0, 0.25, 0.1]
+    assert [spec.targets.confidence for spec in specs] == [0.5, 0.5, 0.5, 0.9]
     assert len({tuple(trial.trial_id for trial in make_plan(spec).trials) for spec in specs}) == 1
 
 

@@ -5,6 +5,9 @@ import math
 import pytest
 
 from scalestudy.experiments.analysis import recommend, summarise
+from scalestudy.experiments.analysis.answers.posterior import Posterior
+from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.analysis.text.sentences import recommendation_lines
 from tests.support.batch_studies import BatchTruth
@@ -84,46 +87,74 @@ NOISY = Law(noise=0.03, learning=130)
 TWO_SIZES = TEXT.replace("[1, 2, 4]", "[1, 4]")
 
 
-def test_the_recommended_cell_is_the_cheapest_that_is_surely_near_enough():
-    study = study_of(TWO_SIZES, NOISY)
-    none = recommend(*study, tolerance=0.0)
-    fastest, cheapest, ratio = none["fastest"], none["cheapest"], none["cheapest"]["ratio"]
+@pytest.fixture(scope="module")
+def noisy():
+    """Recommend from a noisy study, whose cheapest cell takes `over` as long as its fastest."""
+    spec, plan, trials = study_of(TWO_SIZES, NOISY)
+    posterior = Posterior(spec, gather(plan, trials, ACCURACY))
+
+    def asked(confidence=0.5, **wishes):
+        targets = spec.targets.model_copy(update={"confidence": confidence})
+        return recommend(spec.model_copy(update={"targets": targets}), plan, trials, posterior=posterior, **wishes)
+
+    return asked, asked()["cheapest"]["ratio"]["value"]
+
+
+def test_the_recommended_cell_is_the_cheapest_that_is_likely_enough_to_be_near_enough(noisy):
+    asked, over = noisy
+    none = asked(tolerance=0.0)
+    fastest, cheapest = none["fastest"], none["cheapest"]
     assert none["recommended"]["label"] == fastest["label"] != cheapest["label"]
-    assert ratio["value"] == pytest.approx(cheapest["seconds"] / fastest["seconds"])
-    assert 1 < ratio["value"] < ratio["high"]
-    surely, likely = ratio["high"] - 1 + 1e-9, (ratio["value"] + ratio["high"]) / 2 - 1
-    assert recommend(*study, tolerance=surely)["recommended"]["label"] == cheapest["label"]
-    found = recommend(*study, tolerance=likely)
-    assert found["recommended"]["label"] == fastest["label"], "its upper limit is above"
-    assert (found["tolerance"], recommend(*study)["tolerance"]) == (likely, 0.1)
-    of_spec = recommend(*study_of(TWO_SIZES.replace("0.8]", f"0.8], tolerance: {surely}"), NOISY))
-    assert of_spec["recommended"]["label"] == cheapest["label"]
+    assert over == pytest.approx(cheapest["seconds"] / fastest["seconds"])
+    assert fastest["ratio"] == {"value": 1.0}
+    below, at, above = (asked(tolerance=over * factor - 1) for factor in (0.99, 1.0, 1.01))
+    assert 0.4 < at["cheapest"]["probability"] < 0.6
+    assert below["cheapest"]["probability"] < 0.4 < 0.6 < above["cheapest"]["probability"] < 0.9
+    assert below["recommended"]["label"] == fastest["label"]
+    assert above["recommended"]["label"] == cheapest["label"]
+    assert (above["tolerance"], above["confidence"], asked()["tolerance"]) == (over * 1.01 - 1, 0.5, 0.1)
+    for confidence, label in ((0.9, fastest["label"]), (0.1, cheapest["label"])):
+        found = asked(confidence, tolerance=over - 1)
+        assert (found["confidence"], found["recommended"]["label"]) == (confidence, label)
 
 
-def test_that_only_the_fastest_qualifies_is_said():
-    study = study_of(TWO_SIZES, NOISY)
-    alone = recommend(*study, tolerance=0.05)
-    words = "; no cheaper cell was shown to be within 5% of its time."
+def test_that_only_the_fastest_qualifies_is_said(noisy):
+    asked, over = noisy
+    alone = asked(0.6, tolerance=0.05)
+    words = "likely within 5% of the fastest, no cheaper cell as much as 60%."
     assert words in recommendation_lines(alone)[0]
     assert alone["recommended"]["label"] == alone["fastest"]["label"] != alone["cheapest"]["label"]
-    cheaper = recommend(*study, tolerance=alone["cheapest"]["ratio"]["high"])
-    least = recommend(*study, max_gpus=1)
+    cheaper, least = asked(tolerance=1.1 * over - 1), asked(max_gpus=1)
     assert least["recommended"]["label"] == least["cheapest"]["label"], "there is no cheaper one"
     assert not any("no cheaper cell" in line for each in (cheaper, least) for line in recommendation_lines(each))
 
 
-def test_seeds_that_would_settle_it_are_named_where_they_would():
-    study = study_of(TWO_SIZES, NOISY)
-    ratio = recommend(*study)["cheapest"]["ratio"]
-    room = math.log(ratio["high"] / ratio["value"]) / 1.5  # so that the interval has to be 1.5 times as narrow
-    found = recommend(*study, tolerance=ratio["value"] * math.exp(room) - 1)
-    assert found["settle"]["label"] == found["cheapest"]["label"] == "workers=1 batch=32 lr=0.2"
-    assert found["settle"]["seeds"] == 3  # 1.5² times as many seeds as the two: 4.5, so that 2.5 are missing
-    assert found["fastest"]["label"] == "workers=4 batch=32 lr=0.2"
+def test_a_fastest_cell_that_was_not_shown_to_be_faster_is_called_that(noisy):
+    asked, _ = noisy
+    apart = asked(tolerance=1.0)
+    assert apart["recommended"]["label"] == apart["cheapest"]["label"] != apart["fastest"]["label"]
+    assert "not shown" not in recommendation_lines(apart)[1]
+    tied = {**apart, "fastest": {**apart["fastest"], "ties": [apart["recommended"]["label"]]}}
+    assert "× the time (not shown to be less) and" in "".join(recommendation_lines(tied))
+
+
+def test_seeds_that_should_settle_it_are_named_where_they_would(noisy):
+    asked, over = noisy
+    below, above = (asked(tolerance=over * factor - 1) for factor in (0.99, 1.01))
+    assert (below["recommended"]["label"], above["recommended"]["label"]) == (
+        "workers=4 batch=32 lr=0.2",
+        "workers=1 batch=32 lr=0.2",
+    )
     each = 8 * NOISY.epoch_seconds(1, 32) + 4 * 8 * NOISY.epoch_seconds(4, 32)
-    assert found["settle"]["worker_seconds"] == pytest.approx(3 * each, rel=0.05)
-    assert recommend(*study, tolerance=ratio["high"])["settle"] is None, "it is near enough"
-    assert recommend(*study, tolerance=0.0)["settle"] is None, "no seed makes a slower cell as fast"
+    for found in (below, above):
+        settle = found["settle"]
+        assert settle["label"] == "workers=1 batch=32 lr=0.2"
+        assert settle["beside"] == "workers=4 batch=32 lr=0.2"
+        assert settle["probability"] == found["cheapest"]["probability"]
+        assert 1 <= settle["seeds"] <= 50
+        assert settle["worker_seconds"] == pytest.approx(settle["seeds"] * each, rel=0.05)
+    for factor in (0.95, 1.05):
+        assert asked(tolerance=over * factor - 1)["settle"] is None, "whether it is near enough is known"
 
 
 def test_between_cells_of_the_same_trainings_no_seed_settles_it():
@@ -134,13 +165,10 @@ def test_between_cells_of_the_same_trainings_no_seed_settles_it():
     )
     study = factorised_study(text, Law(learning=130, noise=0.03))
     records = (study.spec, study.plan, [*study.trained, *study.timings])
-    found = recommend(*records, accuracy=0.8)
-    for role in ("recommended", "cheapest"):
-        ratio = found[role]["ratio"]
-        if ratio["high"] > ratio["value"]:
-            near = recommend(*records, accuracy=0.8, tolerance=(ratio["value"] + ratio["high"]) / 2 - 1)
-            assert near["settle"] is None
-    assert found["cheapest"]["ratio"]["high"] > found["cheapest"]["ratio"]["value"]
+    over = recommend(*records, accuracy=0.8)["cheapest"]["ratio"]["value"]
+    near = recommend(*records, accuracy=0.8, tolerance=over - 1)
+    assert 0.3 < near["cheapest"]["probability"] < 0.7
+    assert near["settle"] is None
 
 
 def test_without_targets_the_cheapest_of_those_that_are_as_good_as_the_best():

@@ -140,9 +140,25 @@ def recommendations():
         "seeds would settle it",
         {
             **three,
-            "settle": {"label": "workers=4 batch=512 lr=0.2", "seeds": 3, "worker_seconds": 180.0},
+            "settle": {
+                "label": "workers=4 batch=512 lr=0.2",
+                "probability": 0.38,
+                "beside": three["fastest"]["label"],
+                "seeds": 3,
+                "worker_seconds": 180.0,
+            },
         },
     )
+    label = three["recommended"]["label"]
+    itself = {"label": label, "probability": 0.62, "beside": "workers=2 batch=512 lr=0.2"}
+    itself |= {"seeds": 1, "worker_seconds": 60.0}
+    chosen = {**three["recommended"], "probability": 0.62}
+    yield (
+        "seeds would settle whether it is",
+        {**three, "recommended": chosen, "settle": itself},
+    )
+    tied = {**three["fastest"], "ties": [label]}
+    yield "the fastest may be no faster", {**three, "fastest": tied}
     cells = [f"workers=1 batch={number}" for number in range(5)]
     yield (
         "an inferred choice",

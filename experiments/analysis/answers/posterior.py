@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scalestudy.experiments.analysis.laws.least_squares import LEVEL, Estimate
 from scalestudy.experiments.analysis.laws.outliers import clipped_repeats
 from scalestudy.experiments.analysis.laws.seconds_of_a_step import law_of_step_seconds
 from scalestudy.experiments.analysis.laws.shrinkage import Shrunk, Vector, shrink
@@ -32,6 +33,7 @@ from scalestudy.experiments.analysis.measures.trainings import Training, learns_
 from scalestudy.experiments.spec.study_spec import StudySpec
 
 HALF = 0.5
+ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 NO_SECONDS = 1e-300
 
 
@@ -130,9 +132,22 @@ class Learnt:
         """Whether a cell's median over seeds is known."""
         return self.key(cell) in self.able and self._able(cell) > HALF
 
+    def steps(self, batch_size: int, rate: float, num_gpus: int) -> Estimate | None:
+        """Return the steps of a place that was trained at, the median of its seeds; None if that is not known."""
+        key = (batch_size, rate, 1 if self.pooled else num_gpus)
+        if self.able.get(key, 0.0) <= HALF:
+            return None
+        place = self.places[key]
+        later = self._later(self.able[key])
+        low, high = np.exp(np.quantile(self.found.draws[:, place], ENDS) + later).tolist()
+        return Estimate(value=math.exp(self.found.mean[place] + later), low=low, high=high)
+
     def later(self, cell: Cell) -> float:
         """Return by how much the median of a cell's seeds lies above the median of those that can reach the target."""
-        return statistics.NormalDist().inv_cdf(HALF / self._able(cell)) * self.found.scatter
+        return self._later(self._able(cell))
+
+    def _later(self, able: float) -> float:
+        return statistics.NormalDist().inv_cdf(HALF / able) * self.found.scatter
 
     def _able(self, cell: Cell) -> float:
         """Return the share of a cell's seeds that can reach the target.

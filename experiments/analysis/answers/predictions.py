@@ -11,10 +11,10 @@ from typing import Any
 
 from scalestudy.experiments.analysis.answers.target_times import Option, TargetTimes
 from scalestudy.experiments.analysis.answers.throughput import part_of_combination, times_of
+from scalestudy.experiments.analysis.laws.batch_size import steps_of_law
 from scalestudy.experiments.analysis.laws.least_squares import Estimate
 from scalestudy.experiments.analysis.laws.step_time import MEASURE, StepTimes
 from scalestudy.experiments.analysis.measures.cells import combination_of
-from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS
 from scalestudy.experiments.analysis.measures.parts import Figure, finite, identified, missing, present
 from scalestudy.experiments.analysis.measures.targets import cost_of
 
@@ -72,7 +72,7 @@ def predictions_part(
         `{of, target, batch_size, rows, breaks_at, best, flagged, why}`, or missing with a why.
 
         There is a row for each number of workers timed, then for its doublings. It has `num_gpus`, the `batch_size`
-        that is soonest there, among the cells that were tried or else among those whose steps were measured, its
+        that is soonest there, among the cells that were tried or else among those whose steps are known, its
         `learning_rate`, `per_worker_batch`, `step_seconds`, `seconds_to_target` with `low` and `high` (90 %, of the
         step's time and of the steps together; null if either is unknown), `worker_seconds`, `cost`, `beyond` (more
         workers than timed), `valid`, and `why` (it is not valid; of a valid row, what a larger batch might bring).
@@ -127,33 +127,22 @@ class Batch:
     examples: float  # of a step
     learning_rate: float | None
     steps: float
-    spread: float | None
-    """Half the interval of the logarithm of steps.
-
-    None below five seeds, whose range is no interval, and if a seed met the target within its first epoch, so that its
-    steps are a bound.
-    """
+    spread: float  # half the interval of the logarithm of steps
 
 
 def measured_batches(efficiency: Mapping[str, Any]) -> list[Batch]:
-    """Return the batch sizes whose steps to the target were measured.
-
-    If there is a law of batch sizes, their steps are the law's.
-    """
-    batches = []
-    for point in efficiency["points"]:
-        if point["steps"] is not None:
-            known = point["n"] >= ENOUGH_SEEDS and not point.get("upper_bound") and point["low"] and point["high"]
-            batches.append(
-                Batch(
-                    batch_size=point["batch_size"],
-                    examples=point.get("examples_per_step") or point["batch_size"],
-                    learning_rate=point["learning_rate"],
-                    steps=point.get("fitted_steps") or point["steps"],
-                    spread=math.log(point["high"] / point["low"]) / 2 if known else None,
-                )
-            )
-    return batches
+    """Return the batch sizes whose steps to the target are known, at their best rates."""
+    return [
+        Batch(
+            batch_size=point["batch_size"],
+            examples=point.get("examples_per_step") or point["batch_size"],
+            learning_rate=point["learning_rate"],
+            steps=point["estimate"]["value"],
+            spread=math.log(point["estimate"]["high"] / point["estimate"]["low"]) / 2,
+        )
+        for point in efficiency["points"]
+        if point["estimate"] is not None
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,7 +345,7 @@ class _Predicting:
         seconds = self.valid_range.seconds(count, batch.examples)
         total = batch.steps * seconds.value
         low = high = None
-        if seconds.low and seconds.high and batch.spread is not None:
+        if seconds.low and seconds.high:
             # both factors are measured separately, so halves of their intervals' logarithms are squared and added
             spread = min(math.hypot(math.log(seconds.high / seconds.low) / 2, batch.spread), LARGEST_SPREAD)
             low, high = finite(total * math.exp(-spread)), finite(total * math.exp(spread))
@@ -387,7 +376,7 @@ class _Predicting:
         most_gain: tuple[float, int] | None = None
         for size in (largest * 2**doubling for doubling in range(1, LARGEST_BATCHES + 1)):
             if size <= most and size / count <= self.valid_range.most_share:
-                then = s_min["value"] * (1 + b_crit["value"] / size) * self.valid_range.value(count, size)
+                then = steps_of_law(s_min["value"], b_crit["value"], size) * self.valid_range.value(count, size)
                 most_gain = max(most_gain or (0.0, 0), (now / then, size))
         if most_gain is None or most_gain[0] < WORTH_TELLING:
             return None

@@ -92,7 +92,7 @@ def summarise_cells(
     factorised = factorised_part(plan, trials, cells, spec.targets.accuracy)
     recommendation = choose(spec, cells, rows, timings, by_target)
     throughput = throughput_part(timed_steps(cells, include_flagged=include_flagged, recommendation=recommendation))
-    tuned = tunings(spec, cells, recommendation)
+    tuned = tunings(posterior, recommendation)
     efficiency = statistical_efficiency(spec, tuned)
     ended = {trial.get("trial_id") for trial in lines if isinstance(trial, Mapping)}
     not_run = sum(trial.trial_id not in ended for trial in plan.trials)
@@ -150,7 +150,7 @@ def predict(
     most_workers: up to which to predict.
     """
     throughput = throughput_part(timed_steps(posterior.cells, recommendation=recommendation))
-    efficiency = statistical_efficiency(spec, tunings(spec, posterior.cells, recommendation))
+    efficiency = statistical_efficiency(spec, tunings(posterior, recommendation))
     target = efficiency.get("target")
     times = times_to(posterior, [target], price)[target] if target is not None else None
     return predictions_part(throughput, efficiency, price, times=times, most_workers=most_workers)

@@ -54,11 +54,11 @@ def efficiency(batches=BATCHES, **changes):
         {
             "batch_size": batch,
             "learning_rate": 0.1,
-            "steps": steps_to_target(batch),
-            "n": 5,
-            "low": steps_to_target(batch) * 0.95,
-            "high": steps_to_target(batch) / 0.95,
-            "fitted_steps": steps_to_target(batch),
+            "estimate": {
+                "value": steps_to_target(batch),
+                "low": steps_to_target(batch) * 0.95,
+                "high": steps_to_target(batch) / 0.95,
+            },
         }
         for batch in batches
     ]
@@ -119,8 +119,8 @@ def test_a_step_of_which_too_little_is_known_is_no_prediction(cluster):
     assert "laws that fit the timings equally well differ there" in part["breaks_at"]["why"]
 
 
-def test_steps_that_were_measured_where_there_is_no_law():
-    points = [{**point, "fitted_steps": None, "steps": 77.0} for point in efficiency()["points"]]
+def test_steps_of_batch_sizes_that_were_tried_are_their_own_with_or_without_a_law():
+    points = [{**point, "estimate": {"value": 77.0, "low": 70.0, "high": 80.0}} for point in efficiency()["points"]]
     law = dict.fromkeys(("s_min", "b_crit"), missing("one batch size"))
     part = strict(predictions_part(throughput(), efficiency(points=points, **law)))
     row = part["rows"][0]
@@ -145,15 +145,6 @@ def test_whatever_is_not_identified_it_never_raises(sizes, noise, nodes, phases)
             assert row["low"] <= row["seconds_to_target"] <= row["high"]
 
 
-def test_below_five_seeds_the_range_of_steps_is_no_interval():
-    points = efficiency()["points"]
-    for change in ({"n": 4}, {"upper_bound": True}):
-        part = predictions_part(throughput(), efficiency(points=[{**point, **change} for point in points]))
-        valid = [row for row in part["rows"] if row["valid"]]
-        assert valid
-        assert all((row["low"], row["high"]) == (None, None) for row in valid)
-
-
 def cases(cluster):
     """Title, time of a step and steps to a target of each case. cluster: timings of 1 to 64 workers, on nodes."""
     few, short = efficiency(batches=(64, 256)), {"batches": (16, 64)}
@@ -168,7 +159,7 @@ def cases(cluster):
     yield "… where S_min is a bound", cluster, {**few, "s_min": bound}
     yield "… of 600 examples", cluster, {**few, "training_examples": 600.0}
     yield "… of 500 examples", cluster, {**few, "training_examples": 500.0}
-    missed = {**few["points"][0], "batch_size": 512, "steps": None, "fitted_steps": None}
+    missed = {**few["points"][0], "batch_size": 512, "estimate": None}
     yield "… where one of 512 missed the target", cluster, {**few, "points": [*few["points"], missed]}
     yield "… of four workers", throughput((1, 2, 3, 4)), few
     yield "… of which two do not fit the law", throughput((1, 2, 3, 4), change=slowed(2)), few

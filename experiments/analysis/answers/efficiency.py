@@ -78,7 +78,7 @@ def statistical_efficiency(spec: StudySpec, tuned: Sequence[Tuning]) -> Figure:
         `upper_bound` (met within the first epoch); `stopped` (seeds that were stopped before the target, not among n);
         `regime` and `fitted_steps` by the law, null without one. curve: the law's steps between the batch sizes.
     """
-    parts = [_part(tuning, spec) for tuning in tuned]
+    parts = [_part(spec, tuning) for tuning in tuned]
     if not parts:
         return missing("the study has no cells")
     return {**parts[0], "others": parts[1:]}
@@ -157,7 +157,7 @@ def _through(
     return points, None, f"a law of batch sizes needs {LEAST_SIZES}, and {have} to the target{inside}"
 
 
-def _part(tuning: Tuning, spec: StudySpec) -> Figure:
+def _part(spec: StudySpec, tuning: Tuning) -> Figure:
     known = [point.measured for point in tuning.points]
     rates = {point.batch_size: point.best.rate for point in known if point.best}
     optimizer, momentum = (setting(spec, tuning.combination, f"train.optimizer.{key}") for key in ("name", "momentum"))

@@ -33,8 +33,6 @@ from scalestudy.experiments.report.drawing import (
 
 Point = Mapping[str, Any]
 REGIMES = {"perfect scaling": "o", "diminishing returns": "s", "flat": "^", None: "D"}
-ENOUGH_SIZES = 3
-"""Fewest batch sizes for the law's curve: any law fits fewer."""
 NEAR = 4.0
 """The axis shows a batch beyond the measured ones only within this factor."""
 
@@ -57,7 +55,7 @@ def steps_figure(summary: Summary) -> Drawn:
     if all(examples_of(point) == point["batch_size"] for point in points):
         x_label = "batch size (examples, all workers)"
     with canvas(height=3.2) as (figure, axes):
-        handles = [*_draw_points(axes, points), *_draw_law(axes, part, points), *_draw_batches(axes, part, points)]
+        handles = [*_draw_points(axes, points), *_draw_law(axes, part), *_draw_batches(axes, part, points)]
         axes.margins(y=0.15)
         plain_log_axes(axes, "y")
         log_sizes_axis(axes, [round(examples_of(point)) for point in points])
@@ -67,7 +65,7 @@ def steps_figure(summary: Summary) -> Drawn:
 
 
 def examples_of(point: Point) -> float:
-    """Return the examples of a step, over which the law is fitted.
+    """Return the examples of a step, of which the law is a function.
 
     It is below the batch size if epochs end in a smaller batch.
     """
@@ -106,27 +104,15 @@ def _draw_points(axes: Any, points: Sequence[Point]) -> list[Any]:
     return [*handles, line_handle(color=MUTED, linewidth=1, linestyle=dots, label="ideal")]
 
 
-def law_curve(part: Mapping[str, Any], points: Sequence[Point]) -> tuple[list[float], list[float]]:
-    """Return S(B) between the measured batches as (examples of a step, steps). Empty if the data do not identify it."""
-    s_min, b_crit = number_of(part["s_min"]), number_of(part["b_crit"])
-    sizes = {examples_of(point) for point in points}
-    if s_min is None or b_crit is None or len(sizes) < ENOUGH_SIZES:
-        return [], []
-    low, high = min(sizes), max(sizes)
-    batches = [low * (high / low) ** (step / 60) for step in range(61)]
-    return batches, [s_min * (1 + b_crit / batch) for batch in batches]
-
-
-def _draw_law(axes: Any, part: Mapping[str, Any], points: Sequence[Point]) -> list[Any]:
-    """Draw S(B), with a band from the ends of S_min and E_min."""
-    batches, curve = law_curve(part, points)
-    if not batches:
+def _draw_law(axes: Any, part: Mapping[str, Any]) -> list[Any]:
+    """Draw S(B) with its interval, if the data identify it."""
+    curve = part.get("curve")
+    if not curve or not identified(part["s_min"]) or not identified(part["b_crit"]):
         return []
-    axes.plot(batches, curve, color=INK, linewidth=1.2, zorder=2)
-    steps, examples = interval_of(part["s_min"]), interval_of(part["e_min"])
-    if steps and examples:
-        ends = [[steps[end] + examples[end] / batch for batch in batches] for end in (0, 1)]
-        axes.fill_between(batches, *ends, color=MUTED, alpha=0.2, linewidth=0, zorder=1)
+    batches = [place["examples_per_step"] for place in curve]
+    axes.plot(batches, [place["value"] for place in curve], color=INK, linewidth=1.2, zorder=2)
+    ends = ([place[end] for place in curve] for end in ("low", "high"))
+    axes.fill_between(batches, *ends, color=MUTED, alpha=0.2, linewidth=0, zorder=1)
     return [line_handle(color=INK, linewidth=1.2, label="S_min (1 + B_crit / B)")]
 
 
@@ -159,7 +145,9 @@ def _steps_caption(part: Mapping[str, Any], points: Sequence[Point]) -> str:
     names = {"s_min": "S_min", "b_crit": "B_crit"}
     law = "; ".join(f"{names[key]} {estimate_text(part[key], _count)}" for key in names)
     if identified(part["s_min"]) and identified(part["b_crit"]):
-        law = f"The law: {law}"
+        law = f"The law at this target: {law}"
+        if part.get("near_perfect"):
+            law += f"; 20 % more steps than perfect scaling at {estimate_text(part['near_perfect'], _count)}"
     elif not identified(part["s_min"]) and why_of(part["s_min"]) == why_of(part["b_crit"]):
         law = f"No law is drawn: {why_of(part['s_min'])}"
     else:

@@ -54,7 +54,13 @@ STEP_TIME: tuple[tuple[str, str, str, Text], ...] = (
 STATISTICAL: tuple[tuple[str, str, str, Text], ...] = (
     ("s_min", "S_min", "steps with a batch without limit", "{:,.3g}".format),
     ("e_min", "E_min", "examples with a batch near one", "{:,.0f}".format),
-    ("b_crit", "B_crit", "batch that needs twice S_min steps", "{:,.0f}".format),
+    ("b_crit", "B_crit", "critical batch at this target: it needs twice S_min steps", "{:,.0f}".format),
+    (
+        "near_perfect",
+        "B_crit/5",
+        "at this target needs 20 % more steps than perfect scaling, which Shallue et al. call critical",
+        "{:,.0f}".format,
+    ),
     ("noise_scale", "B_noise", "gradient noise scale, a proxy for B_crit", "{:,.0f}".format),
 )
 
@@ -124,15 +130,14 @@ def _rate_table(title: str, part: Mapping[str, Any]) -> TextTable:
     by = f" Best: {part['target_or_metric']}." if part.get("target_or_metric") else ""
     return TextTable(
         title=title,
-        lead=f"Best rate ∝ batch^p: p {known}{nearest}. 0.5 is the square-root rule, 1 the "
-        f"linear one; bounds are left out.{by}",
+        lead=f"Best rate ∝ batch^p: p {known}{nearest}. 0.5 is the square-root rule, 1 the linear one.{by}",
         header=["batch", "best rate", "runs", "note"],
         rows=[
             [
                 plain_text(point["batch_size"]),
                 f"{point['best_rate']:g}",
                 plain_text(point["n"]),
-                f"{point['edge']} rate tried: a bound" if point["edge"] else "",
+                f"{point['edge']} rate tried" if point["edge"] else "",
             ]
             for point in part["points"]
         ],

@@ -1,8 +1,7 @@
 """`make bench BENCH=batch-law`: what the intervals hold of steps over batch sizes.
 
-Draws from known truths, 5 seeds a batch size and rate with 5 % noise. The rate is chosen and its steps are taken as the
-analysis does it, so that what the choice costs is part of the figures. 1,000 draws a row; `--small`: 100. The tests of
-the analysis draw here for the rule of the rate, the noise scale and the time to a target, too.
+Draws from known truths, 5 seeds a batch size and rate with 5 % noise. 1,000 draws a row; `--small`: 100. The tests of
+the analysis draw here for the noise scale and the time to a target, too.
 """
 
 from __future__ import annotations
@@ -11,18 +10,22 @@ import math
 import random
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from scalestudy.experiments.analysis.answers.efficiency import law_through
+import numpy as np
+
 from scalestudy.experiments.analysis.laws.batch_size import BatchLaw
 from scalestudy.experiments.analysis.laws.least_squares import Estimate
-from scalestudy.experiments.analysis.laws.power import fit_power, ratio_of_means
+from scalestudy.experiments.analysis.laws.ratio import ratio_of_means
+from scalestudy.experiments.analysis.laws.steps_to_target import steps_to_target
 from scalestudy.experiments.analysis.measures.intervals import over_seeds
-from scalestudy.experiments.analysis.measures.trainings import BatchPoint, BestRate, Costs, best_rate
+from scalestudy.experiments.analysis.measures.trainings import Costs
+from tests.support.arrivals import arrived
 from tests.support.batch_studies import BatchTruth
 from tests.support.tables import Part, Rows
 
 DRAWS, FEW_DRAWS = 1000, 100
+FIGURES = ("s_min", "b_crit", "e_min", "exponent")
 OCTAVES = (-2, -1, 0, 1, 2)
 SIZES: Mapping[str, Sequence[int]] = {
     "7 sizes, B_crit/8 to 8 B_crit": (32, 64, 128, 256, 512, 1024, 2048),
@@ -36,16 +39,17 @@ SIZES: Mapping[str, Sequence[int]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """The rates that are tried. curvature, exponent: of `BatchTruth`. octaves: from the best rate; empty: those of a
-    grid of powers of 2, the same for all batch sizes, that the best rate of each lies somewhere in."""
+    """The rates that are tried. curvature, exponent, deviation: of `BatchTruth`. octaves: from the best rate; empty:
+    those of a grid of powers of 2, the same for all batch sizes, that the best rate of each lies somewhere in."""
 
     curvature: float
     octaves: Sequence[float] = OCTAVES
     exponent: float = 1.0
+    deviation: float = 0.0
 
     def truth(self) -> BatchTruth:
         """What the draws follow."""
-        return BatchTruth(curvature=self.curvature, exponent=self.exponent)
+        return BatchTruth(curvature=self.curvature, exponent=self.exponent, deviation=self.deviation)
 
     def costs(self, truth: BatchTruth, size: int, generator: random.Random) -> Costs:
         """One draw of a batch size."""
@@ -65,6 +69,9 @@ RATES: Mapping[str, Rates] = {
     "5 rates, neighbours take 5 % more steps": Rates(curvature=0.05),
     "5 rates, neighbours take 2 % more steps": Rates(curvature=0.02),
     "5 rates, all as good": Rates(curvature=0.0),
+    "5 rates, cells scatter by 3 %": Rates(curvature=0.15, deviation=0.03),
+    "3 rates, all too low": Rates(curvature=0.15, octaves=(-3, -2, -1), deviation=0.03),
+    "3 rates, all too high": Rates(curvature=0.15, octaves=(1, 2, 3), deviation=0.03),
     "best as √B, on and between powers of 2 (up to 4 % more steps)": Rates(curvature=0.15, octaves=(), exponent=0.5),
 }
 
@@ -102,25 +109,24 @@ class Tally:
         return statistics.median(self.errors) / self.truth
 
 
-def point_of(size: int, costs: Costs) -> BatchPoint:
-    """As the analysis makes it, but that a best rate at the edge of so few rates is not taken for a bound."""
-    best = best_rate(costs)
-    assert best is not None
-    inside: BestRate = replace(best, edge=None)
-    return BatchPoint(batch_size=size, examples_per_step=float(size), best=inside, upper_bound=False)
-
-
 def drawn_law(sizes: Sequence[int], rates: Rates, generator: random.Random) -> BatchLaw:
     """The law that the analysis finds in one draw."""
-    law = law_through([point_of(size, rates.costs(rates.truth(), size, generator)) for size in sizes]).law
-    assert law is not None
-    return law
+    places: list[tuple[float, float, float]] = []
+    values: list[float] = []
+    where: list[int] = []
+    for size in sizes:
+        for rate, seeds in rates.costs(rates.truth(), size, generator).items():
+            values += map(math.log, seeds.values())
+            where += [len(places)] * len(seeds)
+            places.append((size, rate, 1.0))
+    return BatchLaw.of(steps_to_target(np.array(places), arrived(values, where), np.random.default_rng(0)))
 
 
 def law_tallies(sizes: Sequence[int], rates: Rates, draws: int) -> dict[str, Tally]:
-    """S_min, B_crit and E_min over draws."""
+    """S_min, B_crit, E_min and, unless the rates are known, the exponent over draws."""
     truth, generator = rates.truth(), random.Random(0)
     truths = {"s_min": truth.s_min, "b_crit": truth.b_crit, "e_min": truth.s_min * truth.b_crit}
+    truths |= {"exponent": truth.exponent} if len(rates.octaves) != 1 else {}
     tallies = {name: Tally(value) for name, value in truths.items()}
     for _ in range(draws):
         law = drawn_law(sizes, rates, generator)
@@ -135,25 +141,10 @@ def law_rows(draws: int) -> Rows:
     usual, first = "5 rates, neighbours take 16 % more steps", next(iter(SIZES))
     for sizes, rates in [*((each, usual) for each in SIZES), *((first, each) for each in RATES if each != usual)]:
         tallies = law_tallies(SIZES[sizes], RATES[rates], draws)
-        shares = [f"{tallies[name].coverage:.1%}" for name in tallies]
+        shares = [f"{tallies[name].coverage:.1%}" if name in tallies else "–" for name in FIGURES]
         errors = [f"{tallies[name].error:.1%} ({tallies[name].bias:+.1%})" for name in ("s_min", "b_crit")]
         rows.append([sizes, rates, *shares, *errors])
     return rows
-
-
-def exponent_tally(sizes: Sequence[int], exponent: float, curvature: float, draws: int) -> Tally:
-    """The rule of the rate over draws, the best rate lying anywhere between the rates of a grid of powers of 2."""
-    tally, generator = Tally(exponent), random.Random(0)
-    for _ in range(draws):
-        rate = 0.4 * 2 ** generator.random()
-        truth = BatchTruth(rate=rate, exponent=exponent, curvature=curvature)
-        best = {}
-        for size in sizes:
-            best[size] = best_rate(truth.costs_at(size, _grid_around(truth.best_rate(size)), generator))
-        known = [(size, each) for size, each in best.items() if each is not None and each.edge is None]
-        places, found = zip(*known, strict=True)
-        tally.add(fit_power(places, [each.middle for each in found], [each.width for each in found]).exponent)
-    return tally
 
 
 def noise_tally(trainings: int, draws: int, scatter: float) -> Tally:
@@ -180,7 +171,7 @@ def seed_tally(seeds: int, draws: int, missed: float = 0.0) -> Tally:
 PARTS = {
     "batch-law": Part(
         "Steps over batch sizes: share of 90 % intervals that hold the truth, median error (bias)",
-        ["batch sizes", "rate", "S_min", "B_crit", "E_min", "error of S_min", "error of B_crit"],
+        ["batch sizes", "rate", "S_min", "B_crit", "E_min", "p", "error of S_min", "error of B_crit"],
         lambda folder, small=False: law_rows(FEW_DRAWS if small else DRAWS),
     )
 }

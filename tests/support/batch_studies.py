@@ -21,7 +21,7 @@ TARGET = 0.8
 class BatchTruth:
     """S(B) = s_min (1 + b_crit/B) steps at the best rate, rate·(B/b_crit)^exponent; another rate takes
     exp(curvature·(log2 of its ratio to the best)²) times as many. noise: standard deviation of the logarithm of a
-    training's steps. noise_scale: B_noise, in examples.
+    training's steps; deviation: of what all seeds of a batch size and rate share. noise_scale: B_noise, in examples.
     """
 
     s_min: float = 400.0
@@ -30,6 +30,7 @@ class BatchTruth:
     exponent: float = 1.0
     curvature: float = 0.15
     noise: float = 0.05
+    deviation: float = 0.0
     noise_scale: float = 300.0
 
     def best_rate(self, batch_size: int) -> float:
@@ -50,12 +51,12 @@ class BatchTruth:
 
     def costs_at(self, batch_size: int, rates: Sequence[float], generator: random.Random) -> Costs:
         """Steps of a batch size by rate and by each of five seeds."""
-        return {
-            rate: {seed: self.steps(batch_size, rate) * self._scatter(generator) for seed in range(5)} for rate in rates
-        }
-
-    def _scatter(self, generator: random.Random) -> float:
-        return math.exp(generator.gauss(0, self.noise))
+        found = {}
+        for rate in rates:
+            shared = math.exp(generator.gauss(0, self.deviation)) if self.deviation else 1.0
+            steps = shared * self.steps(batch_size, rate)
+            found[rate] = {seed: steps * math.exp(generator.gauss(0, self.noise)) for seed in range(5)}
+        return found
 
 
 def batch_trials(plan: Plan, truth: BatchTruth, law: Law | None = None, *, draw: int = 0, **keywords: Any) -> list[Any]:

@@ -3,6 +3,7 @@
 from scalestudy.experiments.analysis import recommend
 from scalestudy.experiments.analysis.answers.efficiency import statistical_efficiency, tunings
 from scalestudy.experiments.analysis.answers.lr_rule import lr_rule
+from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.plan.plan import make_plan
@@ -35,9 +36,8 @@ def study(truth=None, *, draw=0, law=None, endings=None, **text):
 
 def analysed(spec, plan, trials, function):
     """A part of the summary, as the summary makes it."""
-    metric = StudyMetric.of(spec.workload)
-    recommendation = recommend(spec, plan, trials)
-    return function(spec, tunings(spec, gather(plan, trials, metric), recommendation))
+    posterior = Posterior(spec, gather(plan, trials, StudyMetric.of(spec.workload)))
+    return function(spec, tunings(posterior, recommend(spec, plan, trials, posterior=posterior)))
 
 
 def efficiency_of(truth=None, **keywords):

@@ -196,6 +196,7 @@ def _statistical_efficiency() -> dict[str, Any]:
                 "n": 20,
                 "edge": {128: "lowest", 2048: "highest"}.get(batch),
                 "regime": regime,
+                "estimate": estimate(steps * 0.99, 0.05),
                 "fitted_steps": steps_to_target(batch),
             }
         )
@@ -213,8 +214,10 @@ def _statistical_efficiency() -> dict[str, Any]:
         "target": TARGET,
         "s_min": estimate(S_MIN, 0.11),
         "b_crit": estimate(B_CRIT, 0.18),
+        "near_perfect": estimate(B_CRIT / 5, 0.18),
         "e_min": estimate(S_MIN * B_CRIT, 0.09),
         "points": points,
+        "curve": [{"examples_per_step": batch, **estimate(steps_to_target(batch), 0.1)} for batch in BATCHES],
         "noise_scale": noise,
         "others": [],
     }

@@ -6,19 +6,19 @@ mean(|G|²) (McCandlish et al. 2018, arXiv 1812.06162). It depends on the optimi
 optimizer.
 """
 
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from scalestudy.experiments.analysis.laws.batch_size import LEAST_SIZES, REGIME_LIMIT, BatchLaw, fit_batch_law
+from scalestudy.experiments.analysis.answers.posterior import Posterior
+from scalestudy.experiments.analysis.laws.batch_size import LEAST_SIZES, REGIME_LIMIT, BatchLaw
 from scalestudy.experiments.analysis.laws.least_squares import Estimate
-from scalestudy.experiments.analysis.laws.power import ratio_of_means
-from scalestudy.experiments.analysis.measures.cells import Cell, Combination, combinations
+from scalestudy.experiments.analysis.laws.ratio import ratio_of_means
+from scalestudy.experiments.analysis.measures.cells import Combination, combinations
 from scalestudy.experiments.analysis.measures.intervals import holding, over_seeds
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, bound_part, estimate_part, finite, missing
@@ -28,15 +28,23 @@ from scalestudy.experiments.analysis.measures.trainings import (
     batch_points,
     learns_alike,
     setting,
-    trainings_of,
 )
 from scalestudy.experiments.spec.study_spec import StudySpec
 
+CURVE_PLACES = 41
 NOT_MEASURED = "no training that finished has recorded its gradients' noise"
 MORE = "measure more steps, or more seeds"
 NOT_ABOVE_ZERO = "the mean estimate of |G|² or of tr Σ is not above zero: measure more steps, or larger batch sizes"
 Noise = tuple[float, float]
 """|G|² and tr Σ."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedPoint:
+    """A batch size at its best rate."""
+
+    measured: BatchPoint
+    estimate: Estimate | None  # of the steps, as in the cells' times (`Learnt.steps`)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,33 +56,27 @@ class Tuning:
     num_gpus: tuple[int, ...]  # whose trainings are pooled
     trainings: tuple[Training, ...]
     target: float | None  # None if no target can be used
-    points: tuple[BatchPoint, ...]  # at the target
-
-
-@dataclass(frozen=True, kw_only=True)
-class PointsLaw:
-    """The law through points."""
-
-    law: BatchLaw | None = None
-    bounds: str = ""  # why its figures are only bounds, else ""
-    why: str = ""  # the reason if there is no law
+    points: tuple[TunedPoint, ...]  # at the target
+    law: BatchLaw | None
+    why: str  # the reason if there is no law, else ""
 
 
 def statistical_efficiency(spec: StudySpec, tuned: Sequence[Tuning]) -> Figure:
     """Return the `statistical_efficiency` part of `summary.json`. tuned: from `tunings`.
 
     Returns:
-        `{of, target, num_gpus, s_min, b_crit, e_min, regimes, points, noise_scale, why, others}`. `others` has a part
-        of the same form for each other combination of swept keys.
+        `{of, target, num_gpus, s_min, b_crit, near_perfect, e_min, regimes, points, curve, noise_scale, why, others}`.
+        `others` has a part of the same form for each other combination of swept keys.
 
-        s_min is in steps, b_crit and e_min in examples: estimates, or missing with a why. num_gpus: whose trainings
-        were pooled. training_examples: of an epoch. regimes: up to which batch size scaling is perfect, and from which
-        on it is flat; None if B_crit is not identified.
+        s_min is in steps, b_crit, near_perfect (20 % more steps than perfect scaling) and e_min in examples: estimates,
+        or missing with a why. num_gpus: whose trainings were pooled. training_examples: of an epoch. regimes: up to
+        which batch size scaling is perfect, and from which on it is flat; None if B_crit is not identified.
 
-        A point has the median of `steps` over n seeds at the best rate, with its interval; `examples`;
-        `examples_per_step`, over which the law is fitted (below the batch size if an epoch ends in a smaller batch);
-        `edge` and `rates` of the grid; `upper_bound` (met within the first epoch); `stopped` (seeds that were stopped
-        before the target, not among n); `regime` and `fitted_steps` by the law, null without one.
+        A point has the median of `steps` over n seeds at the best rate, with its interval; `estimate`, of the steps
+        from all cells together, which the times of cells have; `examples`; `examples_per_step`, which the law is a
+        function of (below the batch size if an epoch ends in a smaller batch); `edge` and `rates` of the grid;
+        `upper_bound` (met within the first epoch); `stopped` (seeds that were stopped before the target, not among n);
+        `regime` and `fitted_steps` by the law, null without one. curve: the law's steps between the batch sizes.
     """
     parts = [_part(spec, tuning) for tuning in tuned]
     if not parts:
@@ -82,47 +84,42 @@ def statistical_efficiency(spec: StudySpec, tuned: Sequence[Tuning]) -> Figure:
     return {**parts[0], "others": parts[1:]}
 
 
-def tunings(spec: StudySpec, cells: Sequence[Cell], recommendation: Figure | None = None) -> list[Tuning]:
-    """Return each combination of a study's settings with its points.
+def tunings(posterior: Posterior, recommendation: Figure | None = None) -> list[Tuning]:
+    """Return each combination of a study's settings with its points and their law.
 
     Args:
-        spec: the study's.
-        cells: from `cells.gather`.
+        posterior: of the study.
         recommendation: from `recommendation.choose`. The combination of its choice stands first. All combinations
             take its target. Without a choice each has the hardest target that is known well enough.
     """
-    metric = StudyMetric.of(spec.workload)
     wanted = (recommendation or {}).get("target")
-    targets = {*spec.targets.accuracy, *([] if wanted is None else [wanted])}
-    return [_tuning(spec, each, metric, targets, wanted) for each in combinations(cells, recommendation)]
+    return [_tuning(posterior, each, wanted) for each in combinations(posterior.cells, recommendation)]
 
 
-def _tuning(
-    spec: StudySpec, combination: Combination, metric: StudyMetric, targets: set[float], wanted: float | None
-) -> Tuning:
-    trainings = trainings_of(combination.cells)
+def _tuning(posterior: Posterior, combination: Combination, wanted: float | None) -> Tuning:
+    spec, metric, trainings = posterior.spec, posterior.metric, posterior.trainings(combination.of)
+    most = 1
     if not learns_alike(spec, combination):  # trainings can't be pooled
-        most = statistics.mode(sorted(training.num_gpus for training in trainings)) if trainings else 0
+        most = statistics.mode(sorted(training.num_gpus for training in trainings)) if trainings else 1
         trainings = [training for training in trainings if training.num_gpus == most]
-    by_target = {target: batch_points(trainings, target, metric) for target in metric.hardest_first(targets)}
-    target = _usable_target(by_target, wanted)
-    return Tuning(
+    target = wanted if wanted is not None else _usable_target(trainings, spec.targets.accuracy, metric)
+    points, law, why = _through(posterior, combination.of, trainings, target, most)
+    tuning = Tuning(
         combination=combination,
         metric=metric,
         num_gpus=tuple(sorted({training.num_gpus for training in trainings})),
         trainings=tuple(trainings),
         target=target,
-        points=tuple(by_target[target]) if target is not None else (),
+        points=points,
+        law=law,
+        why=why,
     )
+    return tuning if points else replace(tuning, why=_why_nothing(spec, tuning))
 
 
-def _usable_target(by_target: dict[float, list[BatchPoint]], wanted: float | None) -> float | None:
-    """Return the wanted target, else the hardest that three batch sizes reach, if possible with measured steps.
-
-    by_target: the hardest first.
-    """
-    if wanted is not None:
-        return wanted
+def _usable_target(trainings: Sequence[Training], targets: Sequence[float], metric: StudyMetric) -> float | None:
+    """Return the hardest target that three batch sizes reach, if possible with measured steps."""
+    by_target = {target: batch_points(trainings, target, metric) for target in metric.hardest_first(targets)}
     for enough in (lambda point: point.measured, lambda point: point.best is not None):
         for target, points in by_target.items():
             if sum(map(enough, points)) >= LEAST_SIZES:
@@ -130,18 +127,49 @@ def _usable_target(by_target: dict[float, list[BatchPoint]], wanted: float | Non
     return next((target for target, points in by_target.items() if any(point.best for point in points)), None)
 
 
+def _through(
+    posterior: Posterior, of: str, trainings: Sequence[Training], target: float | None, num_gpus: int
+) -> tuple[tuple[TunedPoint, ...], BatchLaw | None, str]:
+    """Return the points to a target, each at its best rate, and the law through them or why there is none."""
+    if target is None:
+        return (), None, ""
+    learnt = posterior.learnt(of, target) if trainings else None
+    estimates: dict[int, dict[float, Estimate]] = defaultdict(dict)
+    for size, rate in {(training.batch_size, training.rate) for training in trainings}:
+        if learnt is not None and (found := learnt.steps(size, rate, num_gpus)) is not None:
+            estimates[size][rate] = found
+    values = {size: {rate: each.value for rate, each in rates.items()} for size, rates in estimates.items()}
+    points = tuple(
+        TunedPoint(measured=point, estimate=estimates[point.batch_size].get(point.best.rate) if point.best else None)
+        for point in batch_points(trainings, target, posterior.metric, values)
+    )
+    # batch sizes that all hold the whole training set in a step are one
+    sizes = {point.measured.examples_per_step for point in points if point.measured.measured}
+    if learnt is not None and len(sizes) >= LEAST_SIZES:
+        return points, BatchLaw.of(learnt.found, num_gpus), ""
+    others = [
+        f"{point.measured.batch_size}: {point.measured.why_not_measured}"
+        for point in points
+        if not point.measured.measured
+    ]
+    inside = f" ({'; '.join(others)})" if others else ""
+    have = f"{len(sizes)} batch {'size has' if len(sizes) == 1 else 'sizes have'} measured steps"
+    return points, None, f"a law of batch sizes needs {LEAST_SIZES}, and {have} to the target{inside}"
+
+
 def _part(spec: StudySpec, tuning: Tuning) -> Figure:
-    rates = {point.batch_size: point.best.rate for point in tuning.points if point.best}
+    known = [point.measured for point in tuning.points]
+    rates = {point.batch_size: point.best.rate for point in known if point.best}
     optimizer, momentum = (setting(spec, tuning.combination, f"train.optimizer.{key}") for key in ("name", "momentum"))
     named = f"{optimizer}, momentum {momentum:g}" if optimizer == "sgd" and momentum else str(optimizer)
     noise = noise_scale(tuning.trainings, rates, named)
     if not rates and noise["value"] is None:
         return missing(_why_nothing(spec, tuning))
-    fitted = law_through(tuning.points) if tuning.points else PointsLaw(why=_why_nothing(spec, tuning))
-    drawn = fitted.law if not fitted.bounds else None
+    bounds = _bounds(tuning)
+    law = tuning.law if not bounds else None
     regimes = None
-    if drawn is not None and drawn.b_crit.identified:
-        critical = drawn.b_crit.value
+    if law is not None and law.b_crit.identified:
+        critical = law.b_crit.value
         regimes = {"perfect_up_to": critical / REGIME_LIMIT, "flat_from": critical * REGIME_LIMIT}
     return {
         "of": tuning.combination.of,
@@ -150,11 +178,12 @@ def _part(spec: StudySpec, tuning: Tuning) -> Figure:
         "training_examples": max(
             (each.epoch_examples for each in tuning.trainings if each.epoch_examples), default=None
         ),
-        **_estimates(fitted, tuning.points),
+        **_estimates(tuning, bounds),
         "regimes": regimes,
-        "points": [_point(point, drawn) for point in tuning.points],
+        "points": [_point(point, law) for point in tuning.points],
+        "curve": _curve(law, [point.examples_per_step for point in known if point.measured]),
         "noise_scale": noise,
-        "why": fitted.bounds or fitted.why or None,
+        "why": bounds or tuning.why or None,
     }
 
 
@@ -166,75 +195,66 @@ def _why_nothing(spec: StudySpec, tuning: Tuning) -> str:
     return "no batch size reached a target"
 
 
-def law_through(points: Sequence[BatchPoint]) -> PointsLaw:
-    """Fit the law through the points whose steps were measured.
-
-    Points whose best rate is at the edge of its grid are left out. If too few remain they are used, and the law's
-    figures are bounds.
-    """
-    measured = [point for point in points if point.measured]
-    # of batch sizes that all hold the whole training set in a step, the smallest stands
-    measured = list({point.examples_per_step: point for point in reversed(measured)}.values())[::-1]
-    if len(measured) < LEAST_SIZES:
-        others = [f"{point.batch_size}: {point.why_not_measured}" for point in points if not point.measured]
-        inside = f" ({'; '.join(others)})" if others else ""
-        sizes = f"{len(measured)} batch {'size has' if len(measured) == 1 else 'sizes have'} measured steps"
-        return PointsLaw(why=f"a law of batch sizes needs {LEAST_SIZES}, and {sizes} to the target{inside}")
-    tuned = [point for point in measured if point.best and point.best.edge is None]
-    if len(tuned) >= LEAST_SIZES:
-        return PointsLaw(law=_fitted(tuned))
-    wanted = []
-    for point in measured:
-        if (best := point.best) is not None and best.edge is not None:
-            beyond = "other rates" if best.rates == 1 else f"{'lower' if best.edge == 'lowest' else 'higher'} rates"
-            wanted.append(f"{beyond} than {best.rate:g} at batch {point.batch_size}")
-    why = f"the best rate is at the edge of those tried, so steps are upper bounds: try {', '.join(wanted)}"
-    return PointsLaw(law=_fitted(measured), bounds=why)
+def _bounds(tuning: Tuning) -> str:
+    """Return why the law's figures are only bounds: no batch size was trained at several rates. Else an empty text."""
+    if tuning.law is None or tuning.law.compared:
+        return ""
+    rates = [
+        f"{best.rate:g} at batch {point.measured.batch_size}"
+        for point in tuning.points
+        if (best := point.measured.best)
+    ]
+    return (
+        f"each batch size was trained at one rate, so steps are upper bounds: try other rates than {', '.join(rates)}"
+    )
 
 
-def _fitted(points: Sequence[BatchPoint]) -> BatchLaw:
-    """Fit the law through the geometric means over seeds of the fair costs, over the examples of a step."""
-    steps = [math.exp(float(np.mean(np.log(point.best.fair)))) for point in points if point.best]
-    return fit_batch_law([point.examples_per_step for point in points], steps)
-
-
-def _estimates(fitted: PointsLaw, points: Sequence[BatchPoint]) -> dict[str, Figure]:
-    """Return s_min, b_crit and e_min."""
-    law = fitted.law
+def _estimates(tuning: Tuning, bounds: str) -> dict[str, Figure]:
+    """Return s_min, b_crit, near_perfect and e_min."""
+    law, names = tuning.law, ("s_min", "b_crit", "near_perfect", "e_min")
     if law is None:
-        return {name: missing(fitted.why) for name in ("s_min", "b_crit", "e_min")}
-    estimates = {"s_min": law.s_min, "b_crit": law.b_crit, "e_min": law.e_min}
-    if fitted.bounds:
-        return {name: bound_part(estimate.value, fitted.bounds) for name, estimate in estimates.items()}
-    sizes = [point.batch_size for point in points if point.measured]
+        return {name: missing(tuning.why) for name in names}
+    estimates: dict[str, Estimate] = {name: getattr(law, name) for name in names}
+    if bounds:
+        return {name: bound_part(estimate.value, bounds) for name, estimate in estimates.items()}
+    sizes = [point.measured.batch_size for point in tuning.points if point.measured.measured]
     advice = {
         "s_min": f"try batch sizes above {max(sizes)}, or more of them",
         "e_min": f"try batch sizes below {min(sizes)}, or more of them",
     }
-    advice["b_crit"] = advice["e_min"] if law.s_min.identified else advice["s_min"]
+    advice["b_crit"] = advice["near_perfect"] = advice["e_min" if law.s_min.identified else "s_min"]
     return {name: estimate_part(estimate, advice[name]) for name, estimate in estimates.items()}
 
 
-def _point(point: BatchPoint, law: BatchLaw | None) -> dict[str, Any]:
-    best = point.best
+def _point(point: TunedPoint, law: BatchLaw | None) -> dict[str, Any]:
+    measured, best = point.measured, point.measured.best
     steps = finite(statistics.median(best.costs)) if best else None
     interval = holding(over_seeds(best.costs), steps) if best else None
     return {
-        "batch_size": point.batch_size,
-        "examples_per_step": point.examples_per_step,
+        "batch_size": measured.batch_size,
+        "examples_per_step": measured.examples_per_step,
         "learning_rate": best.rate if best else None,
         "steps": steps,
         "low": interval and interval["low"],
         "high": interval and interval["high"],
-        "examples": None if steps is None else steps * point.examples_per_step,
+        "estimate": estimate_part(point.estimate) if point.estimate is not None else None,
+        "examples": None if steps is None else steps * measured.examples_per_step,
         "n": len(best.costs) if best else 0,
         "edge": best.edge if best else None,
         "rates": best.rates if best else None,
-        "upper_bound": point.upper_bound,
-        "stopped": point.stopped,
-        "regime": law.regime(point.examples_per_step) if law else None,
-        "fitted_steps": law.steps(point.examples_per_step) if law else None,
+        "upper_bound": measured.upper_bound,
+        "stopped": measured.stopped,
+        "regime": law.regime(measured.examples_per_step) if law else None,
+        "fitted_steps": law.steps(measured.examples_per_step).value if law else None,
     }
+
+
+def _curve(law: BatchLaw | None, sizes: Sequence[float]) -> list[dict[str, Any]]:
+    """Return the law between the smallest and the largest of these examples of a step; nothing without a law."""
+    if law is None:
+        return []
+    places = np.geomspace(min(sizes), max(sizes), CURVE_PLACES).tolist()
+    return [{"examples_per_step": size, **estimate_part(law.steps(size))} for size in places]
 
 
 def noise_scale(trainings: Sequence[Training], rates: Mapping[int, float], optimizer: str) -> Figure:

@@ -15,6 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
+from scalestudy.experiments.analysis.laws.least_squares import LEVEL, Estimate
 from scalestudy.experiments.analysis.laws.shrinkage import Vector
 from scalestudy.experiments.analysis.laws.step_seconds import StepSeconds, step_seconds
 from scalestudy.experiments.analysis.laws.steps_to_target import DRAWS, Arrivals, StepsToTarget, steps_to_target
@@ -33,6 +34,7 @@ from scalestudy.experiments.analysis.measures.trainings import Training, learns_
 from scalestudy.experiments.spec.study_spec import StudySpec
 
 HALF = 0.5
+ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 NO_SECONDS = 1e-300
 
 
@@ -150,6 +152,16 @@ class Learnt:
         """Whether a cell's median over seeds is known."""
         return self.key(cell) in self.able and self._able(cell) > HALF
 
+    def steps(self, batch_size: int, rate: float, num_gpus: int) -> Estimate | None:
+        """Return the steps of a place that was trained at, the median of its seeds; None if that is not known."""
+        key = (batch_size, rate, 1 if self.pooled else num_gpus)
+        if self.able.get(key, 0.0) <= HALF:
+            return None
+        place = self.places[key]
+        later = self._later(self.able[key])
+        low, high = np.exp(np.quantile(self.found.draws[:, place], ENDS) + later).tolist()
+        return Estimate(value=math.exp(self.found.mean[place] + later), low=low, high=high)
+
     def later(self, cell: Cell) -> float:
         """Return by how much the median of a cell's seeds lies above the median of those that can reach the target."""
         return self._later(self._able(cell))
@@ -162,20 +174,22 @@ class Learnt:
         """The batch sizes and rates whose median over seeds is known."""
         return sorted({(int(key[0]), key[1]) for key, able in self.able.items() if able > HALF})
 
-    def nearest(self, batch_size: int, rate: float, num_gpus: int) -> Key:
-        """Return the place of a batch size and rate that were `reached`, tried with as near a number of workers."""
+    def mean_beside(self, batch_size: int, rate: float, num_gpus: int) -> float:
+        """Return the logarithm of the steps of a batch size and rate that were `reached`, whatever the workers.
+
+        It is that of the nearest number of workers that they were trained with.
+        """
+        key = self._nearest(batch_size, rate, num_gpus)
+        return float(self.found.mean[self.places[key]]) + self._later(self.able[key])
+
+    def draws_beside(self, batch_size: int, rate: float, num_gpus: int) -> Vector:
+        """Draw the same (k,)."""
+        key = self._nearest(batch_size, rate, num_gpus)
+        return np.asarray(self.found.draws[:, self.places[key]] + self._later(self.able[key]))
+
+    def _nearest(self, batch_size: int, rate: float, num_gpus: int) -> Key:
         alike = [key for key, able in self.able.items() if key[:2] == (batch_size, rate) and able > HALF]
         return min(alike, key=lambda key: abs(math.log(key[2] / num_gpus)))
-
-    def steps(self, batch_size: int, rate: float, num_gpus: int) -> float:
-        """Return the steps of a batch size and rate that were `reached`: the median over seeds."""
-        key = self.nearest(batch_size, rate, num_gpus)
-        return math.exp(self.found.mean[self.places[key]] + self._later(self.able[key]))
-
-    def draws(self, batch_size: int, rate: float, num_gpus: int) -> Vector:
-        """Draw the logarithm of the same steps (k,)."""
-        key = self.nearest(batch_size, rate, num_gpus)
-        return np.asarray(self.found.draws[:, self.places[key]] + self._later(self.able[key]))
 
     def _able(self, cell: Cell) -> float:
         """Return the share of a cell's seeds that can reach the target.
@@ -361,11 +375,10 @@ def time_untried(
     """
     step = seconds.seconds(num_gpus, batch_size, across_nodes=across_nodes)
     warm_up = seconds.warm_up_beside(num_gpus, batch_size)
-    draws = steps.draws(batch_size, rate, num_gpus)
+    draws = steps.draws_beside(batch_size, rate, num_gpus)
     draws += seconds.draws(num_gpus, batch_size, across_nodes=across_nodes)
-    return steps.steps(batch_size, rate, num_gpus) * step + warm_up, np.logaddexp(
-        draws, math.log(max(warm_up, NO_SECONDS))
-    )
+    draws = np.logaddexp(draws, math.log(max(warm_up, NO_SECONDS)))
+    return math.exp(steps.mean_beside(batch_size, rate, num_gpus)) * step + warm_up, draws
 
 
 def times_of(cells: Sequence[Cell], steps: Learnt, seconds: Timed) -> Times:

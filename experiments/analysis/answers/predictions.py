@@ -14,6 +14,7 @@ import numpy as np
 from scalestudy.experiments.analysis.answers.posterior import Learnt, Posterior, Timed, time_untried
 from scalestudy.experiments.analysis.answers.target_times import Option, TargetTimes
 from scalestudy.experiments.analysis.answers.throughput import part_of_combination
+from scalestudy.experiments.analysis.laws.batch_size import steps_of_law
 from scalestudy.experiments.analysis.laws.least_squares import LEVEL
 from scalestudy.experiments.analysis.laws.step_figures import MEASURE
 from scalestudy.experiments.analysis.measures.cells import combination_of
@@ -301,7 +302,9 @@ class _Predicting:
         ]
         if fitting:
             seconds = {size: valid.seconds(count, size) for size in {size for size, _ in fitting}}
-            soonest = min(fitting, key=lambda each: self.learnt.steps(each[0], each[1], count) * seconds[each[0]])
+            soonest = min(
+                fitting, key=lambda each: self.learnt.mean_beside(each[0], each[1], count) + math.log(seconds[each[0]])
+            )
             return valid.why_not_step(count, soonest[0]) or soonest
         if most >= count:
             return f"{count} workers would need more than the {valid.most_share:g} examples a worker that were timed"
@@ -340,11 +343,11 @@ class _Predicting:
         if any(point["batch_size"] > largest for point in self.efficiency["points"]):
             return None  # a larger one was tried, and did not reach the target
         most = self.efficiency.get("training_examples") or math.inf
-        now = self.learnt.steps(batch_size, rate, count) * self.valid_range.seconds(count, batch_size)
+        now = math.exp(self.learnt.mean_beside(batch_size, rate, count)) * self.valid_range.seconds(count, batch_size)
         most_gain: tuple[float, int] | None = None
         for size in (largest * 2**doubling for doubling in range(1, LARGEST_BATCHES + 1)):
             if size <= most and size / count <= self.valid_range.most_share:
-                then = s_min["value"] * (1 + b_crit["value"] / size) * self.valid_range.seconds(count, size)
+                then = steps_of_law(s_min["value"], b_crit["value"], size) * self.valid_range.seconds(count, size)
                 most_gain = max(most_gain or (0.0, 0), (now / then, size))
         if most_gain is None or most_gain[0] < WORTH_TELLING:
             return None

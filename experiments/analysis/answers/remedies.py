@@ -13,6 +13,7 @@ import numpy as np
 from scalestudy.experiments.analysis.answers.posterior import Posterior, Timed
 from scalestudy.experiments.analysis.answers.predictions import WORTH_TELLING
 from scalestudy.experiments.analysis.answers.throughput import part_of_combination
+from scalestudy.experiments.analysis.laws.batch_size import steps_of_law
 from scalestudy.experiments.analysis.laws.step_figures import why_no_law
 from scalestudy.experiments.analysis.laws.step_terms import LEAST_SECONDS, Vector, features_of
 from scalestudy.experiments.analysis.measures.cells import combination_of
@@ -65,7 +66,7 @@ class Steps:
     """Steps to a study's target by batch size, for the settings of a timing row."""
 
     target: float
-    measured: Mapping[int, float | None]  # None for a batch size that was tried without success
+    known: Mapping[int, float | None]  # of the best rate; None for a batch size that was tried without success
     s_min: float | None  # of the law of batch sizes; None if it is not identified
     b_crit: float | None  # the same
 
@@ -79,28 +80,28 @@ class Steps:
         if part is None or part.get("target") != target:
             return None
         s_min, b_crit = (number_of(part[name]) for name in ("s_min", "b_crit"))
-        known = s_min is not None and b_crit is not None
+        lawful = s_min is not None and b_crit is not None
         return cls(
             target=target,
-            measured={
-                point["batch_size"]: None if point["steps"] is None else point.get("fitted_steps") or point["steps"]
+            known={
+                point["batch_size"]: None if point["estimate"] is None else point["estimate"]["value"]
                 for point in part["points"]
             },
-            s_min=s_min if known else None,
-            b_crit=b_crit if known else None,
+            s_min=s_min if lawful else None,
+            b_crit=b_crit if lawful else None,
         )
 
     def missed(self, batch_size: int) -> bool:
         """Whether trainings with this batch size missed the target, or with a smaller one above all that reached it."""
-        most = max((size for size, steps in self.measured.items() if steps is not None), default=0)
-        missed = [size for size, steps in self.measured.items() if steps is None]
+        most = max((size for size, steps in self.known.items() if steps is not None), default=0)
+        missed = [size for size, steps in self.known.items() if steps is None]
         return any(size == batch_size or most < size < batch_size for size in missed)
 
     def at(self, batch_size: int) -> float | None:
         """Return the steps with this batch size. None if they are unknown, or it missed the target."""
-        if batch_size in self.measured or self.missed(batch_size) or self.s_min is None or self.b_crit is None:
-            return self.measured.get(batch_size)
-        return self.s_min * (1 + self.b_crit / batch_size)
+        if batch_size in self.known or self.missed(batch_size) or self.s_min is None or self.b_crit is None:
+            return self.known.get(batch_size)
+        return steps_of_law(self.s_min, self.b_crit, batch_size)
 
 
 def raise_batch(

@@ -92,7 +92,7 @@ def summarise_cells(
     factorised = factorised_part(plan, trials, cells, spec.targets.accuracy)
     recommendation = choose(spec, cells, rows, timings, by_target)
     throughput = throughput_part(posterior, recommendation)
-    tuned = tunings(spec, cells, recommendation)
+    tuned = tunings(posterior, recommendation)
     efficiency = statistical_efficiency(spec, tuned)
     not_run = sum(trial.trial_id not in chosen.ended for trial in plan.trials)
     counts = {"planned": len(plan.trials), **count_statuses(without_timing_runs(trials)), "not_run": not_run}
@@ -151,7 +151,7 @@ def predict(
     most_workers: up to which to predict.
     """
     throughput = throughput_part(posterior, recommendation)
-    efficiency = statistical_efficiency(spec, tunings(spec, posterior.cells, recommendation))
+    efficiency = statistical_efficiency(spec, tunings(posterior, recommendation))
     target = efficiency.get("target")
     times = times_to(posterior, [target], price)[target] if target is not None else None
     return predictions_part(posterior, throughput, efficiency, price, times=times, most_workers=most_workers)

@@ -1,18 +1,20 @@
-"""The law of steps and examples to a target over batch sizes (docs/formulas.md §3).
+"""The law of steps and examples to a target over batch sizes, each at its best rate (docs/formulas.md §2, §3).
 
 S(B) = S_min (1 + B_crit/B) steps and E(B) = S·B = E_min (1 + B/B_crit) examples, B_crit = E_min/S_min (McCandlish et
-al. 2018, arXiv 1812.06162, section 2.3). It is fitted as S = S_min + E_min/B with positive parameters. If one of them
-vanishes, only examples, or only steps, count.
+al. 2018, arXiv 1812.06162, section 2.3); log η* = a + p · log B. The figures are medians and intervals of the draws of
+`steps_to_target`.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from scalestudy.experiments.analysis.laws.least_squares import Estimate, Fit, NoLawError, Parameter, fit
+from scalestudy.experiments.analysis.laws.least_squares import LEVEL, WIDEST_RATIO, Estimate
+from scalestudy.experiments.analysis.laws.shrinkage import Vector
+from scalestudy.experiments.analysis.laws.steps_to_target import BEFOREHAND, RULE, StepsToTarget
 
 Regime = Literal["perfect scaling", "diminishing returns", "flat"]
 
@@ -20,25 +22,75 @@ REGIME_LIMIT = 4.0
 """Up to B_crit/4 scaling counts as perfect: the examples are at most 1/4 above the fewest. From 4·B_crit on it counts
 as flat: the steps are at most 1/4 above the fewest. Shallue et al. 2018 (arXiv 1811.03600) name these regimes without
 limits."""
+NEAR_PERFECT = 0.2
+"""Shallue et al. call critical the batch that takes so many more steps than perfect scaling: S·B/E_min = 1 + B/B_crit,
+so it is this share of B_crit."""
 LEAST_SIZES = 3
-"""Fewest batch sizes for a fit. Any two lie on some curve of the law."""
+"""Fewest batch sizes for a law. Any two lie on some curve of it."""
+LEARNT = 0.7
+"""Up to this share of its standard deviation beforehand, the exponent was learnt from the trainings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLaw:
-    """The fitted law.
+    """Draws (k,) of the law."""
 
-    If steps fall over all batch sizes tried, S_min does not show. b_crit has only a lower end then, maybe infinite.
-    """
+    log_s_min: Vector  # steps
+    log_b_crit: Vector  # examples
+    exponent_draws: Vector  # p
+    log_rate: Vector  # a
+    compared: bool  # whether some batch size was trained at several rates; else the steps are those of the rates tried
 
-    fit: Fit
-    s_min: Estimate  # steps
-    e_min: Estimate  # examples
-    b_crit: Estimate  # examples
+    @classmethod
+    def of(cls, found: StepsToTarget, num_gpus: int = 1) -> "BatchLaw":
+        """Take the law from the draws of its constants. num_gpus: for which it is told, where that changes anything."""
+        batch, rate, workers = found.law.middle
+        level, critical, _, best, rule, doubling = found.constants.T
+        return cls(
+            log_s_min=level + doubling * (math.log2(num_gpus) - workers),
+            log_b_crit=math.log(2) * (critical + batch),
+            exponent_draws=rule,
+            log_rate=math.log(2) * (rate + best - rule * batch),
+            compared=found.law.compared,
+        )
 
-    def steps(self, batch_size: float) -> float:
-        """Return the steps to the target by the law."""
-        return float(self.fit.values[0] + self.fit.values[1] / batch_size)
+    @cached_property
+    def s_min(self) -> Estimate:
+        """The fewest steps, which a batch without limit takes."""
+        return _estimate(self.log_s_min, "S_min")
+
+    @cached_property
+    def b_crit(self) -> Estimate:
+        """The examples of a batch that takes twice the fewest steps."""
+        return _estimate(self.log_b_crit, "B_crit")
+
+    @cached_property
+    def near_perfect(self) -> Estimate:
+        """The examples of a batch that takes 20 % more steps than perfect scaling."""
+        return _estimate(self.log_b_crit + math.log(NEAR_PERFECT), "B_crit/5")
+
+    @cached_property
+    def e_min(self) -> Estimate:
+        """The fewest examples, which a batch near one takes."""
+        return _estimate(self.log_s_min + self.log_b_crit, "E_min")
+
+    @cached_property
+    def exponent(self) -> Estimate:
+        """The exponent of the best rate. It is not identified if it is hardly better known than beforehand."""
+        low, value, high = np.quantile(self.exponent_draws, ENDS).tolist()
+        learnt = float(self.exponent_draws.std()) <= LEARNT * BEFOREHAND[RULE]
+        why = "" if learnt else f"the interval of the exponent reaches from {low:.2f} to {high:.2f}"
+        return Estimate(value=value, low=low, high=high, identified=learnt, why=why)
+
+    def steps(self, batch_size: float) -> Estimate:
+        """Return the steps to the target by the law. The value is that of its median constants, as they are told."""
+        draws = self.log_s_min + np.log1p(np.exp(self.log_b_crit) / batch_size)
+        low, high = np.exp(np.quantile(draws, [ENDS[0], ENDS[-1]])).tolist()
+        return Estimate(value=steps_of_law(self.s_min.value, self.b_crit.value, batch_size), low=low, high=high)
+
+    def best_rate(self, batch_size: float) -> Estimate:
+        """Return the rate that takes the fewest steps."""
+        return _estimate(self.log_rate + self.exponent_draws * math.log(batch_size), "the best rate")
 
     def regime(self, batch_size: float) -> Regime | None:
         """Return the regime of a batch size. None if B_crit is not identified and its interval allows several."""
@@ -48,65 +100,24 @@ class BatchLaw:
         return ends.pop() if len(ends) == 1 else None
 
 
+ENDS = (0.5 - LEVEL / 2, 0.5, 0.5 + LEVEL / 2)
+
+
+def _estimate(logs: Vector, name: str) -> Estimate:
+    """Return the median and the interval of draws of a logarithm."""
+    low, value, high = np.exp(np.quantile(logs, ENDS)).tolist()
+    known = high < WIDEST_RATIO * low
+    why = "" if known else f"{name} may be anything from {low:.3g} to {high:.3g}"
+    return Estimate(value=value, low=low, high=high, identified=known, why=why)
+
+
+def steps_of_law(s_min: float, b_crit: float, batch_size: float) -> float:
+    """Return S(B)."""
+    return s_min * (1 + b_crit / batch_size)
+
+
 def regime_of(batch_size: float, b_crit: float) -> Regime:
     """Return the regime of a batch size by `REGIME_LIMIT`. b_crit: examples, from 0 to infinity."""
     if batch_size * REGIME_LIMIT <= b_crit:
         return "perfect scaling"
     return "flat" if batch_size >= b_crit * REGIME_LIMIT else "diminishing returns"
-
-
-def fit_batch_law(batch_sizes: ArrayLike, steps: ArrayLike) -> BatchLaw:
-    """Fit the law through the steps that each batch size took, one figure for each.
-
-    Seeds are not separate figures. A batch size misses the law mainly by its tuning, which affects all its seeds.
-    Intervals from independent seeds would hold the truth too rarely.
-
-    Args:
-        batch_sizes: (n,), examples, different ones, above zero.
-        steps: (n,), to the target, means over seeds, above zero.
-
-    Raises:
-        NoLawError: fewer than three batch sizes.
-        ValueError: a figure is not above zero, or a batch size is there twice.
-    """
-    sizes, taken = np.asarray(batch_sizes, dtype=float), np.asarray(steps, dtype=float)
-    if not (sizes > 0).all() or len(np.unique(sizes)) < len(sizes):
-        raise ValueError(f"batch_sizes: {sizes.tolist()}: every one must be above 0, and there once")
-    if len(sizes) < LEAST_SIZES:
-        raise NoLawError(f"{len(sizes)} batch sizes make no law of batch sizes; measure {LEAST_SIZES} or more")
-    parameters = (_parameter("S_min", taken), _parameter("E_min", sizes * taken))
-    fitted = fit(lambda values: values[0] + values[1] / sizes, list(taken), parameters)
-    s_min, e_min = (_above_zero(fitted.estimate(name), name) for name in ("S_min", "E_min"))
-    if s_min.low or not fitted.values[1]:
-        b_crit = fitted.predict(lambda values: float(values[1] / values[0]), "B_crit")
-    else:
-        b_crit = _inverse_of_ratio(fitted)
-    return BatchLaw(fit=fitted, s_min=s_min, e_min=e_min, b_crit=b_crit)
-
-
-def _above_zero(estimate: Estimate, name: str) -> Estimate:
-    """Mark a limit that may be zero as not identified, even if it hardly changes the measured steps."""
-    if estimate.low or not estimate.identified:
-        return estimate
-    return replace(estimate, identified=False, why=f"{name} is at most {estimate.high:.3g}, and may be far less")
-
-
-def _parameter(name: str, figures: np.ndarray) -> Parameter:
-    """Make a parameter from zero to twice the largest figure.
-
-    Fits begin where it explains most of the least figure, and little of it.
-    """
-    least, most = float(np.min(figures)), float(np.max(figures))
-    return Parameter(name=name, low=0.0, high=2 * most, starts=(0.9 * least, 0.1 * least))
-
-
-def _inverse_of_ratio(fitted: Fit) -> Estimate:
-    """Return B_crit if S_min may be zero. 1/B_crit then has an interval around zero, so B_crit has a lower end."""
-    inverse = fitted.predict(lambda values: float(values[0] / values[1]), "1/B_crit")
-    low = 1 / inverse.high if inverse.high else None
-    high = 1 / inverse.low if inverse.low else None
-    value = 1 / inverse.value if inverse.value else math.inf
-    if inverse.identified:
-        return Estimate(value=value, low=low, high=high)
-    why = "B_crit is not bounded" if low is None else f"B_crit is at least {low:.3g}, and may be far more"
-    return Estimate(value=value, low=low, high=high, identified=False, why=why)

@@ -108,14 +108,6 @@ class Fit:
             return replace(estimate, identified=True, why="")
         return replace(estimate, high=None, why=f"nothing measured bounds {name}")
 
-    def predict(self, function: Callable[[Vector], float], name: str = "the prediction") -> Estimate:
-        """Return a positive figure that follows from the parameters (p,), with its interval by the delta method."""
-        value = float(function(self.values))
-        if self.spare < 1:
-            return unknown(value, "no measurements to spare")
-        slopes = optimize.approx_fprime(self.values, function, _steps(self.parameters, self.values))
-        return with_interval(value, self.quantile * standard_error(slopes, self.covariance), name)
-
     @cached_property
     def quantile(self) -> float:
         """Student's t by which a standard error becomes half an interval."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from scalestudy.experiments.analysis.measures.cells import Cell, Combination
-from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS, t_interval
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import positive
 from scalestudy.experiments.analysis.measures.trial import Trial
@@ -54,33 +53,12 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class BestRate:
-    """The rate of the smallest median cost over seeds.
-
-    `low` to `high` is the range in which the best rate lies. It holds the neighbouring rates that can't be told apart
-    from it, and reaches half way to the next ones.
-    """
+    """The best rate of a batch size."""
 
     rate: float
-    edge: Edge | None
-    """Whether it is the lowest or highest of its grid, which makes it and its costs bounds.
-
-    A single rate is the lowest.
-    """
+    edge: Edge | None  # whether it is the lowest or highest of its grid; a single rate is the lowest
     rates: int  # how many were tried
     costs: tuple[float, ...]  # at this rate, by seed
-    fair: tuple[float, ...]  # a cost a seed that choosing the rate does not flatter (`fair_costs`)
-    low: float
-    high: float
-
-    @property
-    def middle(self) -> float:
-        """The middle of the range, in logarithms: the better estimate if several rates do equally well."""
-        return math.sqrt(self.low * self.high)
-
-    @property
-    def width(self) -> float:
-        """The width of the range, as a difference of logarithms."""
-        return math.log(self.high / self.low)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,13 +157,21 @@ def _training(cell: Cell, trial: Trial) -> Training:
     )
 
 
-def batch_points(trainings: Sequence[Training], target: float, metric: StudyMetric) -> list[BatchPoint]:
-    """Return the steps to a target at each batch size, the smallest first."""
+def batch_points(
+    trainings: Sequence[Training],
+    target: float,
+    metric: StudyMetric,
+    estimates: Mapping[int, Mapping[float, float]] | None = None,
+) -> list[BatchPoint]:
+    """Return the steps to a target at each batch size, the smallest first.
+
+    estimates: of the steps, by batch size and rate; they decide which rate is the best.
+    """
     told = [(training, time_to_target(training.curve, target, metric)) for training in trainings]
     costs, seeds = _pooled(told), _told(told)
     points = []
     for batch_size, members in _by_batch(trainings).items():
-        best = best_rate(costs[batch_size])
+        best = best_rate(costs[batch_size], (estimates or {}).get(batch_size))
         chosen = [training for training in members if best is not None and training.rate == best.rate]
         rates = [best.rate] if best is not None else list(costs[batch_size])
         points.append(
@@ -246,77 +232,20 @@ def _told(costs: Sequence[tuple[Training, float]]) -> dict[tuple[int, float], di
     return told
 
 
-def best_rate(costs: Costs) -> BestRate | None:
+def best_rate(costs: Costs, estimates: Mapping[float, float] | None = None) -> BestRate | None:
     """Return the best rate of one batch size, or None if at every rate half of the seeds or more missed.
 
-    Of equal medians the one of the lowest rate counts.
+    estimates: of the cost, by rate. They decide instead of the medians over seeds, of which the smallest may be lucky.
+    Of equal ones the lowest rate counts.
     """
     medians = {rate: statistics.median(seeds.values()) for rate, seeds in sorted(costs.items()) if seeds}
-    best = min(medians, key=lambda rate: medians[rate], default=None)
-    if best is None or not math.isfinite(medians[best]):
+    decisive = {rate: (estimates or {}).get(rate, cost) for rate, cost in medians.items() if math.isfinite(cost)}
+    if not decisive:
         return None
-    rates = list(medians)
-    low, high = _range(costs, rates, rates.index(best))
-    own = costs[best]
+    best, rates = min(decisive, key=lambda rate: decisive[rate]), list(medians)
     return BestRate(
         rate=best,
         edge="lowest" if best == rates[0] else "highest" if best == rates[-1] else None,
         rates=len(rates),
-        costs=tuple(own[seed] for seed in sorted(own)),
-        fair=fair_costs(costs, best),
-        low=low,
-        high=high,
+        costs=tuple(costs[best][seed] for seed in sorted(costs[best])),
     )
-
-
-def fair_costs(costs: Costs, best: float) -> tuple[float, ...]:
-    """Return a cost for each seed of the best rate, at the rate that the other seeds alone would have chosen for it.
-
-    The smallest of several medians is too small, since the choice follows the noise of the seeds that are reported:
-    five equally good rates and five seeds with 5 % noise give 2 % too few steps. A rate chosen by the other seeds has
-    no such advantage. A seed without a finite cost at that rate keeps its cost at the best rate.
-    """
-    fair = []
-    for seed, own in sorted(costs[best].items()):
-        others = {
-            rate: [cost for other, cost in seeds.items() if other != seed]
-            for rate, seeds in sorted(costs.items())
-            if math.isfinite(seeds.get(seed, math.inf))
-        }
-        medians = {rate: statistics.median(found) for rate, found in others.items() if found}
-        chosen = min(medians, key=lambda rate: medians[rate], default=best)
-        fair.append(costs[chosen][seed] if math.isfinite(medians.get(chosen, math.inf)) else own)
-    return tuple(fair)
-
-
-def _range(costs: Costs, rates: Sequence[float], best: int) -> tuple[float, float]:
-    """Return the ends of the range in which the best rate lies. best: its place among the rates."""
-    if len(rates) == 1:
-        return rates[0], rates[0]
-    first = last = best
-    farthest = 1 if len(costs[rates[best]]) == 1 else len(rates)  # one seed can't rank two rates, so go one step
-    while first > 0 and best - first < farthest and alike(costs[rates[best]], costs[rates[first - 1]]):
-        first -= 1
-    while last < len(rates) - 1 and last - best < farthest and alike(costs[rates[best]], costs[rates[last + 1]]):
-        last += 1
-    below = rates[max(first, 1)] / rates[max(first, 1) - 1]
-    above = rates[min(last + 1, len(rates) - 1)] / rates[min(last, len(rates) - 2)]
-    return rates[first] / math.sqrt(below), rates[last] * math.sqrt(above)
-
-
-def alike(best: Mapping[int, float], other: Mapping[int, float]) -> bool:
-    """Whether the seeds can't tell another rate's costs from the best's.
-
-    If five or more seeds reached the target at both, the t interval of their differences decides: a seed starts from
-    the same parameters at both. Fewer count as equal if their ranges overlap, a single one always. A rate at which half
-    of the seeds missed never does.
-    """
-    if not math.isfinite(statistics.median(other.values())):
-        return False
-    if min(len(best), len(other)) == 1:
-        return True
-    common = [seed for seed in best if seed in other and math.isfinite(best[seed]) and math.isfinite(other[seed])]
-    if len(common) < ENOUGH_SEEDS:
-        return min(other.values()) <= max(best.values())
-    low, high = t_interval([other[seed] - best[seed] for seed in common])
-    return low <= 0 <= high

@@ -1,18 +1,20 @@
 """Steps to a target over batch sizes and the gradient noise scale, from trials to the part of the summary."""
 
 import json
-from functools import cache
+from unittest.mock import ANY
 
+import numpy as np
 import pytest
 from scipy import stats
 
 from scalestudy.experiments.analysis.answers.efficiency import noise_scale, statistical_efficiency, tunings
+from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
-from scalestudy.experiments.analysis.measures.parts import present
+from scalestudy.experiments.analysis.measures.parts import missing, present
 from scalestudy.experiments.analysis.measures.trainings import Training
 from tests.bench import batch_law
-from tests.bench.batch_law import PARTS, RATES, SIZES, exponent_tally, law_tallies, noise_tally, seed_tally
+from tests.bench.batch_law import PARTS, RATES, SIZES, law_tallies, noise_tally, seed_tally
 from tests.support.batch_studies import BatchTruth
 from tests.support.batch_summaries import analysed, efficiency_of, study
 from tests.support.factorised import factorised_study
@@ -30,9 +32,10 @@ def point(part, batch_size):
 def test_without_noise_the_truth_is_found():
     part = efficiency_of(EXACT)
     assert part["target"] == 0.8
-    assert part["s_min"]["value"] == pytest.approx(400)
-    assert part["b_crit"]["value"] == pytest.approx(256)
-    assert part["e_min"]["value"] == pytest.approx(400 * 256)
+    assert part["s_min"]["value"] == pytest.approx(400, 1e-3)
+    assert part["b_crit"]["value"] == pytest.approx(256, 1e-3)
+    assert part["near_perfect"]["value"] == pytest.approx(256 / 5, 1e-3)
+    assert part["e_min"]["value"] == pytest.approx(400 * 256, 1e-3)
     assert part["why"] is None
     # at batch 256 = B_crit: 400 · (1 + 1) steps at the rate 0.4
     assert point(part, 256) == {
@@ -42,6 +45,7 @@ def test_without_noise_the_truth_is_found():
         "steps": pytest.approx(800),
         "low": pytest.approx(800),
         "high": pytest.approx(800),
+        "estimate": {"value": pytest.approx(800, 1e-3), "low": ANY, "high": ANY},
         "examples": pytest.approx(800 * 256),
         "n": 3,
         "edge": None,
@@ -49,9 +53,9 @@ def test_without_noise_the_truth_is_found():
         "upper_bound": False,
         "stopped": 0,
         "regime": "diminishing returns",
-        "fitted_steps": pytest.approx(800),
+        "fitted_steps": pytest.approx(800, 1e-3),
     }
-    assert part["regimes"] == {"perfect_up_to": pytest.approx(64), "flat_from": pytest.approx(1024)}
+    assert part["regimes"] == {"perfect_up_to": pytest.approx(64, 1e-3), "flat_from": pytest.approx(1024, 1e-3)}
     assert json.loads(json.dumps(part, allow_nan=False)) == part
 
 
@@ -60,7 +64,7 @@ def test_the_same_training_on_more_workers_is_no_second_one():
     assert three["num_gpus"] == [1, 2, 4]
     assert point(three, 256)["n"] == 3
     for name in ("s_min", "b_crit", "e_min"):
-        assert three[name] == pytest.approx(one[name])
+        assert three[name] == pytest.approx(one[name], rel=0.01)
 
 
 def test_an_inferred_cell_is_no_training():
@@ -108,25 +112,40 @@ def test_the_training_set_is_what_an_epoch_goes_through():
     assert efficiency_of(batches="[64, 128]", rates="[0.2]", law=Law(samples=20480))["training_examples"] == 20480
 
 
-def test_rates_at_the_edge_of_the_grid_are_bounds():
+def test_rates_at_the_edge_of_the_grid_are_marked_and_widen_what_is_known():
     # at batch 64 the best rate is 0.1, at 1024 it is 1.6
-    part = efficiency_of(EXACT, rates="[0.1, 0.2, 0.4, 0.8, 1.6, 3.2]")
-    assert point(part, 64)["edge"] == "lowest"
-    assert part["s_min"]["low"] is not None  # by the four others
-    assert part["s_min"]["value"] == pytest.approx(400)
-    part = efficiency_of(rates="[0.2, 0.4, 0.8]")
-    assert [each["edge"] for each in part["points"]] == ["lowest", "lowest", None, "highest", "highest"]
-    assert part["s_min"]["identified"] is False
-    assert (part["s_min"]["low"], part["regimes"]) == (None, None)
-    assert "try lower rates than 0.2 at batch 64" in part["why"]
-    assert "higher rates than 0.8 at batch 1024" in part["s_min"]["why"]
-    assert all(each["fitted_steps"] is None and each["regime"] is None for each in part["points"])
+    wide, short = (efficiency_of(rates=rates) for rates in ("[0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2]", "[0.2, 0.4, 0.8]"))
+    assert [each["edge"] for each in wide["points"]] == [None] * 5
+    assert [each["edge"] for each in short["points"]] == ["lowest", "lowest", None, "highest", "highest"]
+    widths = []
+    for part in (wide, short):
+        assert part["s_min"]["low"] < 400 < part["s_min"]["high"]
+        assert part["b_crit"]["low"] < 256 < part["b_crit"]["high"]
+        widths.append(part["s_min"]["high"] / part["s_min"]["low"] - 1)
+    assert widths[1] > 2 * widths[0]
 
 
 def test_one_rate_is_no_tuning():
     part = efficiency_of(rates="[0.4]", epochs=100)
     assert part["b_crit"]["identified"] is False
+    assert (part["s_min"]["low"], part["regimes"], part["curve"]) == (None, None, [])
+    assert "trained at one rate" in part["why"]
     assert "other rates than 0.4 at batch 64" in part["why"]
+    assert all(each["fitted_steps"] is None and each["regime"] is None for each in part["points"])
+    assert all(each["estimate"]["low"] < each["estimate"]["high"] for each in part["points"])
+
+
+def test_the_same_cell_has_the_same_steps_as_in_its_time():
+    spec, plan, trials = study(batches="[64, 256]", workers="[1, 2]")
+    posterior = Posterior(spec, gather(plan, trials, ACCURACY))
+    (tuned,) = tunings(posterior, {"target": 0.8, "choice": missing(""), "recommended": missing("")})
+    times = posterior.times(0.8)
+    for each in tuned.points:
+        label = f"workers=1 batch={each.measured.batch_size} lr={each.measured.best.rate:g}"
+        place = times.labels.index(label)
+        assert np.log(each.estimate.value) == pytest.approx(times.learnt[:, place].mean(), abs=0.002)
+        low, high = np.exp(np.quantile(times.learnt[:, place], [0.05, 0.95]))
+        assert (each.estimate.low, each.estimate.high) == pytest.approx((low, high))
 
 
 @pytest.mark.parametrize("batches", ["[128]", "[128, 256]"])
@@ -150,21 +169,21 @@ def test_the_target_is_that_of_the_recommendation():
 def test_without_a_recommended_one_it_is_the_hardest_that_three_batch_sizes_reach():
     def chosen(**text):
         spec, plan, trials = study(EXACT, **text)
-        (tuned,) = tunings(spec, gather(plan, trials, ACCURACY))
+        (tuned,) = tunings(Posterior(spec, gather(plan, trials, ACCURACY)))
         return tuned
 
     # epochs of 20,480 examples to 0.8 (2,000, 1,200, 800, 600, 500 steps): 6.25, 7.5, 10, 15, 25; to 0.45 half of them,
     # to 0.95 0.85/0.7 = 1.21 times as many
     found = chosen(targets="[0.45, 0.8, 0.95]", epochs=12)
     assert found.target == 0.8
-    assert [point.best is None for point in found.points] == [False, False, False, True, True]
+    assert [point.measured.best is None for point in found.points] == [False, False, False, True, True]
     assert chosen(targets="[0.45, 0.8]", epochs=9).target == 0.45
     part = efficiency_of(EXACT, batches="[256, 512, 1024]", targets="[0.8]", epochs=12)
     assert part["target"] == 0.8
     assert f"512: {MISSED}; 1024: {MISSED}" in part["why"]
 
 
-def test_seeds_that_missed_keep_a_batch_size_out_of_the_law():
+def test_a_seed_that_missed_tells_that_it_took_longer():
     spec, plan, trials = study(EXACT)
     for trial in trials:
         if trial["params"]["batch_size"] == 1024 and trial["params"]["seed"] == 2:
@@ -172,7 +191,7 @@ def test_seeds_that_missed_keep_a_batch_size_out_of_the_law():
     part = analysed(spec, plan, trials, statistical_efficiency)
     assert point(part, 1024)["steps"] == pytest.approx(500)
     assert point(part, 1024)["high"] is None
-    assert part["s_min"]["value"] == pytest.approx(400)  # by the four others
+    assert part["s_min"]["value"] == pytest.approx(400, 0.02)
 
 
 def test_met_within_the_first_epoch_is_an_upper_bound():
@@ -324,35 +343,28 @@ MOST = int(stats.binom.ppf(0.98, DRAWS, 0.94))
 passed once in 1,000 would be 100 of 100, which no interval passes, however wide."""
 
 
-ALL_SIZES, WIDE_RATES = "7 sizes, B_crit/8 to 8 B_crit", "5 rates, neighbours take 16 % more steps"
+LAWS = 20
+ALL_SIZES, SCATTERED, ALIKE = "7 sizes, B_crit/8 to 8 B_crit", "5 rates, cells scatter by 3 %", "5 rates, all as good"
 
 
-@cache
-def tallies_of(sizes, rates):
-    return law_tallies(SIZES[sizes], RATES[rates], DRAWS)
+def test_the_law_over_batch_sizes_is_held_as_often_as_promised():
+    hits = []
+    for sizes in SIZES.values():
+        for name, tally in law_tallies(sizes, RATES[SCATTERED], LAWS).items():
+            hits += tally.hits
+            assert tally.error < 0.1, (sizes, name)
+    assert 0.86 <= np.mean(hits) <= 0.98  # 480 of them
 
 
-@pytest.mark.parametrize("sizes", SIZES)
-def test_the_law_over_batch_sizes(sizes):
-    tallies = tallies_of(sizes, WIDE_RATES)
-    for name, tally in tallies.items():
-        assert LEAST <= DRAWS * tally.coverage <= MOST, name
-        assert tally.error < 0.1, name
-
-
-@pytest.mark.parametrize("rates", RATES)
+@pytest.mark.parametrize("rates", ["known", ALIKE, "3 rates, all too low", "5 rates, neighbours take 5 % more steps"])
 def test_the_law_whatever_is_known_of_the_rate(rates):
-    tallies = tallies_of(ALL_SIZES, rates)
-    for name, tally in tallies.items():
-        assert LEAST <= DRAWS * tally.coverage <= MOST, name
-        assert tally.error < 0.05, name
-        assert abs(tally.bias) < 0.02, name
-
-
-@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
-def test_the_exponent_of_the_rate_is_held_at_least_as_often_as_promised(exponent):
-    tally = exponent_tally(SIZES["5 sizes, B_crit/4 to 4 B_crit"], exponent, 0.15, DRAWS)
-    assert DRAWS * tally.coverage >= stats.binom.ppf(0.001, DRAWS, 0.9)
+    for name, tally in law_tallies(SIZES[ALL_SIZES], RATES[rates], LAWS).items():
+        if name == "exponent" and rates == ALIKE:
+            continue  # there is none
+        biased = rates == ALIKE and name in ("s_min", "e_min")  # beforehand some rate is better: 2 % too few steps
+        assert LAWS * tally.coverage >= stats.binom.ppf(0.001, LAWS, 0.6 if biased else 0.86), name
+        assert tally.error < 0.08, name
+        assert abs(tally.bias) < 0.03, name
 
 
 @pytest.mark.parametrize(("trainings", "scatter"), [(5, 0.1), (25, 0.5)])

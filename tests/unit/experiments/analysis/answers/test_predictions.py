@@ -35,14 +35,13 @@ class Timed(Posterior):
     points = ()
 
     def learnt(self, of, target):
-        """As told by the points of a `statistical_efficiency`, each at n seeds of the same steps."""
-        known = [point for point in self.points if point["steps"] is not None]
+        """As told by the points of a `statistical_efficiency`, each at five seeds of the same steps."""
+        known = [point for point in self.points if point["estimate"] is not None]
         if not known:
             return None
         trained = np.array([(point.get("examples_per_step", point["batch_size"]), 0.1, 1.0) for point in known])
-        seeds = [point["n"] for point in known]
-        logs = np.log([point["steps"] for point in known])
-        arrivals = arrived(np.repeat(logs, seeds), np.repeat(range(len(known)), seeds))
+        logs = np.log([point["estimate"]["value"] for point in known])
+        arrivals = arrived(np.repeat(logs, 5), np.repeat(range(len(known)), 5))
         keys = [(point["batch_size"], point["learning_rate"], 1) for point in known]
         return Learnt(
             pooled=True,
@@ -85,11 +84,7 @@ def efficiency(batches=BATCHES, **changes):
         {
             "batch_size": batch,
             "learning_rate": 0.1,
-            "steps": steps_of(batch),
-            "n": 5,
-            "low": steps_of(batch) * 0.95,
-            "high": steps_of(batch) / 0.95,
-            "fitted_steps": steps_of(batch),
+            "estimate": {"value": steps_of(batch), "low": steps_of(batch) * 0.95, "high": steps_of(batch) / 0.95},
         }
         for batch in batches
     ]
@@ -171,13 +166,6 @@ def test_whatever_is_not_identified_it_never_raises(sizes, noise, nodes, phases)
             assert row["low"] <= row["seconds_to_target"] <= row["high"]
 
 
-def test_an_interval_needs_no_five_seeds():
-    points = [{**point, "n": 1} for point in efficiency()["points"]]
-    part = predicted(throughput(), efficiency(points=points))
-    for row in part["rows"]:
-        assert not row["valid"] or row["low"] < row["seconds_to_target"] < row["high"]
-
-
 def cases(cluster):
     """Title, time of a step and steps to a target of each case. cluster: timings of 1 to 64 workers, on nodes."""
     few, short = efficiency(batches=(64, 256)), {"batches": (16, 64)}
@@ -192,7 +180,7 @@ def cases(cluster):
     yield "… where S_min is a bound", cluster, {**few, "s_min": bound}
     yield "… of 600 examples", cluster, {**few, "training_examples": 600.0}
     yield "… of 500 examples", cluster, {**few, "training_examples": 500.0}
-    missed = {**few["points"][0], "batch_size": 512, "steps": None, "fitted_steps": None}
+    missed = {**few["points"][0], "batch_size": 512, "estimate": None}
     yield "… where one of 512 missed the target", cluster, {**few, "points": [*few["points"], missed]}
     yield "… of four workers", throughput((1, 2, 3, 4)), few
     yield "… of which two do not fit the law", throughput((1, 2, 3, 4), change=slowed(2)), few

@@ -186,7 +186,10 @@ def steps_part(steps, s_min=None, b_crit=None):
     return {
         "of": "",
         "target": 0.9,
-        "points": [{"batch_size": size, "steps": count} for size, count in steps.items()],
+        "points": [
+            {"batch_size": size, "estimate": None if count is None else {"value": count}}
+            for size, count in steps.items()
+        ],
         "s_min": {"value": s_min} if s_min else none,
         "b_crit": {"value": b_crit} if b_crit else none,
     }

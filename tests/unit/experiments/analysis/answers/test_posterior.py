@@ -30,7 +30,7 @@ def known():
 def estimated(plan, trials, target=TARGET, *, pooled=True):
     """The times of the study's cells."""
     cells, generator = gather(plan, trials, ACCURACY), np.random.default_rng(0)
-    learnt = Learnt.of(trainings_of(cells), target, ACCURACY, generator, pooled=pooled)
+    learnt = Learnt.of(trainings_of(cells), target, ACCURACY, generator, pooled=pooled, confirmed=0.8)
     return None if learnt is None else times_of(cells, learnt, Timed.of(cells), generator)
 
 

@@ -15,7 +15,6 @@ from scalestudy.experiments.analysis.laws import shrinkage
 from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.analysis.measures.parts import present
-from scalestudy.experiments.analysis.measures.targets import target_row
 from scalestudy.experiments.plan.plan import label
 from tests.support.oracle import fastest
 from tests.support.worlds import TARGET, World, place_of
@@ -61,9 +60,8 @@ def judge(world: World, *, others: bool = False) -> Verdict:
     of_cells = of_law = None
     if others:
         cells = gather(world.plan, trials, ACCURACY)
-        measured = {
-            cell.label: seconds for cell in cells if (seconds := target_row(cell, TARGET)["seconds"]) is not None
-        }
+        rows = times_to(Posterior(world.spec, cells), [TARGET])[TARGET].rows
+        measured = {row["label"]: row["measured_seconds"] for row in rows if row["measured_seconds"] is not None}
         with patch.multiple(
             shrinkage, LIKELY_DEVIATION=STRAIGHT, DEVIATION_FACTOR=0.01, SPREADS=(STRAIGHT, *shrinkage.SPREADS)
         ):

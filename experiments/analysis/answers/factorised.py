@@ -16,9 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from scalestudy.experiments.analysis.measures.arrivals import confirmed_share
 from scalestudy.experiments.analysis.measures.cells import NO_TIMING_RUN, Cell, infer
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.targets import target_row
+from scalestudy.experiments.analysis.measures.trainings import trainings_of
 from scalestudy.experiments.analysis.measures.trial import Line, Trial
 from scalestudy.experiments.analysis.measures.usable import (
     COUNTED,
@@ -94,13 +96,15 @@ def factorised_part(
     if plan.factorised is None:
         return None
     study = _Study.of(plan, plan.factorised, trials)
+    curves = [training.curve for training in trainings_of(cells)]
+    confirmed = {target: confirmed_share(curves, target, cells[0].metric) for target in targets}
     measured = [cell for cell in cells if not cell.inferred and cell.num_gpus != study.parts.train_on and cell.counted]
     held_out = []
     for cell in measured:
         lender = {**cell.params, "num_gpus": study.parts.train_on}
         trainings = next((other.trials for other in cells if other.params == lender), ())
         inferred = replace(infer(cell, trainings), timings=study.timings.get(step_key(cell.params), ()))
-        held_out.append(_held_out_row(cell, inferred, targets))
+        held_out.append(_held_out_row(cell, inferred, confirmed))
     errors = [abs(row["error"]) for row in held_out if row["error"] is not None]
     return {
         "cells": len(study.trained),
@@ -111,13 +115,16 @@ def factorised_part(
     }
 
 
-def _held_out_row(measured: Cell, inferred: Cell, targets: Sequence[float]) -> dict[str, Any]:
-    """Compare predicted and measured seconds to the hardest target that both reach, else over the whole training."""
+def _held_out_row(measured: Cell, inferred: Cell, confirmed: Mapping[float, float]) -> dict[str, Any]:
+    """Compare predicted and measured seconds to the hardest target that both reach, else over the whole training.
+
+    confirmed: as `target_row` takes it, for each target.
+    """
     row: dict[str, Any] = {"label": measured.label, "target": None, "why": None}
     if not inferred.is_timed:
         return {**row, **_compared(None, None), "why": NO_TIMING_RUN}
-    for target in measured.metric.hardest_first(targets):
-        pair = [target_row(cell, target)["seconds"] for cell in (inferred, measured)]
+    for target in measured.metric.hardest_first(confirmed):
+        pair = [target_row(cell, target, confirmed[target])["seconds"] for cell in (inferred, measured)]
         if None not in pair:
             return {**row, "target": target, **_compared(*pair)}
     none = "it was not both inferred and measured to reach a target: this is the whole of its training"
@@ -126,7 +133,7 @@ def _held_out_row(measured: Cell, inferred: Cell, targets: Sequence[float]) -> d
     whole: tuple[float | None, float | None] = (None, None)
     if ended and seconds is not None:
         whole = statistics.median(count for count, _ in ended) * seconds, statistics.median(spent for _, spent in ended)
-    return {**row, **_compared(*whole), "why": none if targets else None}
+    return {**row, **_compared(*whole), "why": none if confirmed else None}
 
 
 def _compared(predicted: float | None, measured: float | None) -> dict[str, float | None]:

@@ -20,6 +20,7 @@ from scalestudy.experiments.analysis.laws.shrinkage import Vector
 from scalestudy.experiments.analysis.laws.step_seconds import StepSeconds, step_seconds
 from scalestudy.experiments.analysis.laws.steps_to_target import DRAWS, Arrivals, StepsToTarget, steps_to_target
 from scalestudy.experiments.analysis.measures.arrivals import (
+    NEVER,
     Arrival,
     Passing,
     arrival_of,
@@ -29,8 +30,8 @@ from scalestudy.experiments.analysis.measures.arrivals import (
 from scalestudy.experiments.analysis.measures.cells import Cell, combinations
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.step_timings import TimedSteps, timed_steps
-from scalestudy.experiments.analysis.measures.targets import median_time
 from scalestudy.experiments.analysis.measures.trainings import Training, learns_alike, trainings_of
+from scalestudy.experiments.analysis.measures.turnbull import median_arrival
 from scalestudy.experiments.spec.study_spec import StudySpec
 
 HALF = 0.5
@@ -101,27 +102,27 @@ class Learnt:
         generator: np.random.Generator,
         *,
         pooled: bool,
+        confirmed: float,
     ) -> "Learnt | None":
-        """Estimate the steps; None if no cell's median over seeds is known."""
+        """Estimate the steps; None if no cell's median over seeds is known. confirmed: as `arrival_of` takes it."""
         told: dict[Key, dict[int, list[Training]]] = defaultdict(lambda: defaultdict(list))
         for training in trainings:
             told[training.batch_size, training.rate, 1 if pooled else training.num_gpus][training.seed].append(training)
-        curves = [training.curve for training in trainings]
-        confirmed, passing = confirmed_share(curves, target, metric), Passing.of(curves, target, metric)
+        passing = Passing.of([training.curve for training in trainings], target, metric)
         places = {key: index for index, key in enumerate(sorted(told))}
         rows: list[tuple[Arrival, int, int]] = []  # its place and seed
         able: dict[Key, float] = {}
         for key, index in places.items():
-            seen: list[tuple[float, bool]] = []  # as of `median_time`
+            seen: list[Arrival] = []
             for seed, copies in told[key].items():
                 found = _together(copies, target, confirmed, passing)
                 if found is not None:
                     rows.append((found, index, seed))
-                    seen.append((found.value or found.high, True) if found.sure else (found.low, False))
+                    seen.append(found)
                 elif all(training.status == "diverged" for training in copies):
-                    seen.append((math.inf, True))
-            if math.isfinite(median_time(seen)):
-                able[key] = 1 - sum(math.isinf(steps) for steps, _ in seen) / len(seen)
+                    seen.append(NEVER)
+            if math.isfinite(median_arrival(seen)):
+                able[key] = 1 - seen.count(NEVER) / len(seen)
         if not able:
             return None
         examples = _examples(trainings)
@@ -137,7 +138,7 @@ class Learnt:
                 low=low,
                 high=high,
                 chance=np.array([each.chance for each in arrivals]),
-                values=np.array([math.nan if each.value is None else math.log(each.value) for each in arrivals]),
+                values=np.array([_log_value(each) for each in arrivals]),
                 extra=np.array([each.extra for each in arrivals]),
             ),
             generator,
@@ -203,6 +204,11 @@ class Learnt:
     def place(self, cell: Cell) -> int:
         """Return the place of a cell in `found`."""
         return self.places[self.key(cell)]
+
+
+def _log_value(arrival: Arrival) -> float:
+    """Return the logarithm of its estimate; NaN where its interval says more: another evaluation may confirm it."""
+    return math.nan if arrival.value is None or arrival.chance < 1 else math.log(arrival.value)
 
 
 def _together(copies: Sequence[Training], target: float, confirmed: float, passing: Passing) -> Arrival | None:
@@ -310,6 +316,7 @@ class Posterior:
         self._include_flagged = include_flagged
         self._steps: dict[str, TimedSteps] = {}
         self._trainings: dict[str, list[Training]] = {}
+        self._confirmed: dict[tuple[str, float], float] = {}
         self._learnt: dict[tuple[str, float], Learnt | None] = {}
         self._timed: dict[str, Timed | None] = {}
 
@@ -319,12 +326,25 @@ class Posterior:
             self._trainings[of] = trainings_of(self.combinations[of].cells)
         return self._trainings[of]
 
+    def confirmed(self, of: str, target: float) -> float:
+        """Return the chance, in a combination, that another evaluation confirms the last one that met a target."""
+        if (of, target) not in self._confirmed:
+            curves = (training.curve for training in self.trainings(of))
+            self._confirmed[of, target] = confirmed_share(curves, target, self.metric)
+        return self._confirmed[of, target]
+
     def learnt(self, of: str, target: float) -> Learnt | None:
         """Return the steps of a combination to a target; None if no cell's median over seeds is known."""
         if (of, target) not in self._learnt:
             pooled = learns_alike(self.spec, self.combinations[of])
-            found = Learnt.of(self.trainings(of), target, self.metric, self._generator(of), pooled=pooled)
-            self._learnt[of, target] = found
+            self._learnt[of, target] = Learnt.of(
+                self.trainings(of),
+                target,
+                self.metric,
+                self._generator(of),
+                pooled=pooled,
+                confirmed=self.confirmed(of, target),
+            )
         return self._learnt[of, target]
 
     def timed(self, of: str) -> Timed | None:
@@ -340,7 +360,7 @@ class Posterior:
         return self._steps[of]
 
     def times(self, target: float) -> Times:
-        """Return the times to a target of all cells whose median over seeds is known (`targets.median_time`)."""
+        """Return the times to a target of all cells whose median over seeds is known (`median_arrival`)."""
         parts = []
         for of, combination in self.combinations.items():
             cells = _usable(combination.cells)

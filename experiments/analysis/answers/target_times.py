@@ -12,7 +12,7 @@ import numpy as np
 from scalestudy.experiments.analysis.answers.posterior import Posterior, Times
 from scalestudy.experiments.analysis.laws.least_squares import LEVEL
 from scalestudy.experiments.analysis.laws.shrinkage import Vector
-from scalestudy.experiments.analysis.measures.cells import Cell
+from scalestudy.experiments.analysis.measures.cells import combination_of
 from scalestudy.experiments.analysis.measures.targets import cost_of, target_row
 from scalestudy.experiments.analysis.measures.units import plural
 
@@ -50,15 +50,16 @@ def times_to(posterior: Posterior, targets: Sequence[float], price: float | None
     Rows come from `targets.target_row`, with what was measured as `measured_seconds`; seconds, worker_seconds, cost and
     interval (90 %) are estimates, null with a why in a cell whose median over seeds is not known.
     """
-    return {target: _told(posterior.cells, target, posterior.times(target), price) for target in targets}
+    return {target: _told(posterior, target, price) for target in targets}
 
 
-def _told(cells: Sequence[Cell], target: float, times: Times, price: float | None) -> TargetTimes:
+def _told(posterior: Posterior, target: float, price: float | None) -> TargetTimes:
+    times = posterior.times(target)
     ends = np.quantile(times.draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0) if times.labels else np.empty((2, 0))
     found = {label: place for place, label in enumerate(times.labels)}
     rows = []
-    for cell in cells:
-        row = target_row(cell, target)
+    for cell in posterior.cells:
+        row = target_row(cell, target, posterior.confirmed(combination_of(cell.params), target))
         measured, place = row["seconds"], found.get(cell.label) if row["seconds"] is not None else None
         seconds = None if place is None else math.exp(times.mean[place])
         interval = None

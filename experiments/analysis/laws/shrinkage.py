@@ -15,7 +15,7 @@ Shapes: n measurements, c cells, p coefficients, g groups, m nodes, h points of 
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -228,6 +228,7 @@ def shrink(
     extra: Vector | None = None,
     deviations: Deviations | None = None,
     likely_noise: float = LIKELY_NOISE,
+    near: Shrunk | None = None,
 ) -> Shrunk:
     """Return the posterior of the values of all cells, measured or not.
 
@@ -239,6 +240,7 @@ def shrink(
         extra: (n,), variance of each measurement beside the noise; None: none has any.
         deviations: of the cells; None: they have nothing in common.
         likely_noise: the median of the noise before any is measured.
+        near: a posterior of much the same values; only the part of the grid is tried that lies near its points.
     """
     count, measured = len(law.offset), values - law.offset[cells]
     deviations = Deviations.apart(count) if deviations is None else deviations
@@ -248,11 +250,15 @@ def shrink(
         of_group[np.arange(len(values)), groups] = 1.0
     shared = deviations.weights.shape[1]
     apart = shared + grouped + law.exact
-    grid = list(itertools.product(SPREADS, GROUP_SHARES if grouped else (0.0,)))
+    noises, tried = SPREADS, SPREADS
+    if near is not None:
+        noises = _about([point.noise for point in near.points])
+        tried = _about([point.spread for point in near.points])
+    grid = list(itertools.product(tried, GROUP_SHARES if grouped else (0.0,)))
     spread, shares = (np.array(column) for column in zip(*grid, strict=True))
     points: list[Point] = []
     evidence: list[float] = []
-    for noise in SPREADS:
+    for noise in noises:
         weight = 1 / (noise**2 + (np.zeros(len(values)) if extra is None else extra))
         each = np.zeros((count, grouped))
         np.add.at(each, cells, of_group * weight[:, None])
@@ -317,3 +323,9 @@ def shrink(
         points=[point for _, point in kept],
         evidence=most + math.log(total),
     )
+
+
+def _about(kept: Sequence[float]) -> tuple[float, ...]:
+    """Return the standard deviations to try from one step below the least of these to one above the greatest."""
+    places = [SPREADS.index(each) for each in kept]
+    return SPREADS[max(min(places) - 1, 0) : max(places) + 2]

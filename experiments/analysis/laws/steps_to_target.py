@@ -4,15 +4,17 @@ log S = log S_min + log(1 + B_crit/B) + c · (log2 η - log2 η* - p · log2 B)�
 are the law of batch sizes (docs/formulas.md §3; McCandlish et al. 2018, arXiv 1812.06162, section 2.3), p is the rule
 of the best rate (§2), c its curvature. d is 0 where num_gpus changes nothing. Cells deviate from the law (`shrinkage`).
 
-Draws are made in two steps. The law is made linear near each of its modes, which gives a proposal of the constants, and
-the grid of standard deviations. Each draw is then weighted by its exact density over that of the proposal (importance
-sampling; Owen 2013, Monte Carlo theory, methods and examples, section 9.2).
+The law is made linear near each of its modes, which gives a first proposal of the constants, and the grid of standard
+deviations. Each draw is weighted by its exact density over that of the proposal (importance sampling; Owen 2013, Monte
+Carlo theory, methods and examples, section 9.2). The draws so far then give the proposal of the next ones, and all are
+weighted by the mean density of the proposals (Cornuet et al. 2012, arXiv 0907.1254).
 
 Shapes: n trainings, c places, k draws, t constants.
 """
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -42,13 +44,14 @@ SCATTER = 0.1
 ROUNDS = 4
 """How often the arrivals that are known by their interval alone are replaced by values of the same effect."""
 TAILS = 5
-"""Degrees of freedom of the proposal."""
-LEAST_DRAWS, MOVES = 200.0, 24
-"""So many equally weighted draws the weighted ones have to be worth, or they are moved so often."""
-ENOUGH_PLACES, LEAST_MOVES = 500, 4
-"""With more places they are moved less often: these tell the constants far better than a cell's own deviation."""
-STRIDES, LEAST_SPREAD = (1.0, 0.3, 0.1), 0.05
-"""Lengths of the moves over the best one for a normal density, and the least spread over what is known beforehand."""
+"""Degrees of freedom of the proposals."""
+PROPOSALS, MOST_PROPOSALS = 4, 16
+"""How many there are, and how many at most until the draws are worth enough. Each makes a quarter of what is asked."""
+LEAST_SHAPE, FLATTER = 60.0, 0.8
+"""So many equally weighted draws have to be behind the shape of a proposal: until they are, the logarithms of the
+weights are multiplied by the second number."""
+LEAST_DRAWS = 200.0
+"""So many equally weighted draws the weighted ones have to be worth, or more are made."""
 NO_WORD = 1e6
 """Variance of an arrival that says nothing."""
 
@@ -127,6 +130,14 @@ class Law:
         found[..., self.free] = constants
         return found
 
+    def apart(self, modes: Sequence[Vector]) -> list[Vector]:
+        """Return the first of those modes that are the same but for what the law is linear in."""
+        found: list[Vector] = []
+        for mode in modes:
+            if all((np.abs(mode - other) > ALIKE * BEFOREHAND)[self.free[self.exact :]].any() for other in found):
+                found.append(mode)
+        return found
+
     def near(self, octaves: Vector, constants: Vector) -> LinearLaw:
         """Make the law linear near these constants (t,)."""
         return LinearLaw.near(
@@ -177,23 +188,26 @@ def steps_to_target(
         compared=compared,
     )
     modes = _modes(law, octaves, values[arrived], arrivals.places[arrived])
-    linear = law.near(octaves, modes[0])
-    kept = arrived
+    kept, found = arrived, None
     for _ in range(0 if np.isfinite(arrivals.values).all() else ROUNDS):
         found = shrink(
             values[kept],
             arrivals.places[kept],
-            linear,
+            law.near(octaves, modes[0]),
             None if arrivals.seeds is None else arrivals.seeds[kept],
             extra=extra[kept],
             deviations=deviations,
+            near=found,
         )
+        modes = law.apart([_refined(law, octaves, found, mode) for mode in modes])
         values, extra = arrivals.seen(found.mean[arrivals.places], found.scatter)
         kept = np.full(len(values), True)
     parts = []
     for mode in modes:
         linear = law.near(octaves, mode)
-        parts.append(shrink(values, arrivals.places, linear, arrivals.seeds, extra=extra, deviations=deviations))
+        parts.append(
+            shrink(values, arrivals.places, linear, arrivals.seeds, extra=extra, deviations=deviations, near=found)
+        )
     return _drawn(law, octaves, parts, count, generator)
 
 
@@ -206,7 +220,10 @@ def _first_values(arrivals: Arrivals) -> tuple[Vector, Vector]:
 
 
 def _modes(law: Law, octaves: Vector, values: Vector, places: Places) -> list[Vector]:
-    """Return the constants that fit best, from a small and from a large critical batch; one, if both end there."""
+    """Return the constants that fit best, and others that fit about as well.
+
+    The searches start from a small and from a large critical batch, with the best rate below, in and above the middle.
+    """
     measured, counts = np.unique(places, return_counts=True)
     means = np.bincount(places, values)[measured] / counts
     weights = np.sqrt(counts) / SCATTER
@@ -215,41 +232,68 @@ def _modes(law: Law, octaves: Vector, values: Vector, places: Places) -> list[Ve
         off = weights * (means - law.values(octaves[measured], law.with_free(free)))
         return np.concatenate([off, (free - law.usual[law.free]) / BEFOREHAND[law.free]])
 
-    batch = octaves[:, 0] - law.middle[0]
-    starts = [np.where(law.free == CRITICAL, end, law.usual[law.free]) for end in (batch.min(), batch.max())]
+    batch, rate, _ = (octaves - law.middle).T
+    bests = (rate.min() - 1, 0.0, rate.max() + 1) if law.compared else (0.0,)
+    starts = [
+        np.where(law.free == CRITICAL, critical, np.where(law.free == BEST, best, law.usual[law.free]))
+        for critical, best in itertools.product((batch.min(), batch.max()), bests)
+    ]
     fits = sorted((optimize.least_squares(residuals, start) for start in starts), key=lambda fit: float(fit.cost))
-    apart = (np.abs(fits[0].x - fits[1].x) > ALIKE * BEFOREHAND[law.free]).any()
-    near = fits if apart and fits[1].cost - fits[0].cost < FAR_WORSE else fits[:1]
-    return [law.with_free(fit.x) for fit in near]
+    near = [fit for fit in fits if fit.cost - fits[0].cost < FAR_WORSE]
+    return law.apart([law.with_free(fit.x) for fit in near])
+
+
+def _refined(law: Law, octaves: Vector, found: Shrunk, mode: Vector) -> Vector:
+    """Return the constants near a mode that are likeliest by the exact density, at the likeliest point of the grid.
+
+    Those that the law is linear in are the mode's.
+    """
+    point = found.points[int(np.argmax(found.weights))]
+    free = law.free[law.exact :]
+
+    def loss(off: Vector) -> tuple[float, Vector]:
+        tried = off + np.vstack([np.zeros(len(off)), SLOPE_STEP * np.eye(len(off))])
+        constants = np.tile(law.usual, (len(tried), 1))
+        constants[:, free] += tried
+        density = point.given(law.values(octaves, constants) - found.law.offset, found.apart)[0]
+        losses = ((tried / BEFOREHAND[free]) ** 2).sum(axis=1) / 2 - density
+        return float(losses[0]), (losses[1:] - losses[0]) / SLOPE_STEP
+
+    refined = mode.copy()
+    fit = optimize.minimize(
+        loss, (mode - law.usual)[free], jac=True, method="L-BFGS-B", options={"maxiter": MOST_STEPS}
+    )
+    refined[free] = law.usual[free] + fit.x
+    return refined
 
 
 ALIKE, FAR_WORSE = 0.05, 10.0
 """Modes are the same up to so many standard deviations beforehand; one so much less likely is none."""
+MOST_STEPS, SLOPE_STEP = 40, 1e-5
+"""Of the search for a mode, and of its slopes."""
 
 
 def _drawn(
     law: Law, octaves: Vector, parts: Sequence[Shrunk], count: int, generator: np.random.Generator
 ) -> StepsToTarget:
-    """Draw from the proposals of all modes, choose among the draws by their weights, and move them if these are few."""
+    """Draw from the proposals, and choose among the draws by their weights."""
     chance = np.random.default_rng(0)
-    proposals = _Proposals(law=law, octaves=octaves, parts=parts)
-    found, points, weights = proposals.weighted(count, chance)
-    worth = float(weights.sum() ** 2 / (weights**2).sum())  # equally weighted draws of the same precision (Kish 1965)
+    target = _Target.of(law, octaves, parts)
+    found, points, weights = _weighted(target, _proposals(target, parts), count, chance)
+    worth = _worth(weights)
     # systematic resampling: a draw is there as often as its weight says, give or take one
     steps = (np.arange(count) + chance.random()) / count
     chosen = np.minimum(np.searchsorted(np.cumsum(weights) / weights.sum(), steps), len(weights) - 1)
     found, points = found[chosen], points[chosen]
-    if worth < LEAST_DRAWS:
-        found, points = proposals.moved(found, points, chance)
     apart, first = parts[0].apart, 0
     draws, made, mean = np.empty((count, len(octaves))), np.empty((count, len(law.usual))), np.zeros(len(octaves))
     linear = parts[0].linear[:, :apart]
     for index in np.unique(points).tolist():
-        point, places = proposals.points[index], np.flatnonzero(points == index)
+        point, places = target.points[index], np.flatnonzero(points == index)
         part = slice(first, first + len(places))
-        constants = proposals.constants(found[places])
+        constants = target.constants(found[places])
         values = law.values(octaves, constants)
-        above = values - proposals.offsets[index]
+        above = values - target.offsets[index]
         half, rows = point.given(above, apart)[1], point.rows[:, :apart]
         likely, both = (
             linalg.solve_triangular(point.lower[:apart, :apart], each.T, lower=True, trans="T", check_finite=False).T
@@ -280,40 +324,30 @@ def _shares(parts: Sequence[Shrunk]) -> Vector:
     return np.asarray(special.softmax(evidence))
 
 
+def _worth(weights: Vector) -> float:
+    """Return how many equally weighted draws have the same precision (Kish 1965)."""
+    return float(weights.sum() ** 2 / (weights**2).sum())
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Proposals:
-    """Where draws of the constants come from that the law is not linear in, and of the points of the grid.
+class _Target:
+    """The exact density of the constants that the law is not linear in and of the points of the grid.
 
     off (k, b): these constants, less what is usual.
     """
 
     law: Law
     octaves: Vector
-    parts: Sequence[Shrunk]
+    points: list[Point]  # one for each place of the grid
+    offsets: list[Vector]  # of the linear law that each was made with
+    apart: int
 
-    @cached_property
-    def points(self) -> list[Point]:
-        """The points of all parts."""
-        return [point for part in self.parts for point in part.points]
-
-    @cached_property
-    def offsets(self) -> list[Vector]:
-        """Of the linear law of each point."""
-        return [part.law.offset for part in self.parts for _ in part.points]
-
-    @cached_property
-    def shares(self) -> Vector:
-        """How likely each point is by the linear laws."""
-        each = zip(_shares(self.parts).tolist(), self.parts, strict=True)
-        return np.concatenate([share * np.array(part.weights) for share, part in each])
-
-    @cached_property
-    def alike(self) -> Mapping[tuple[float, float, float], list[int]]:
-        """The points at the same place of the grid, one a part at most."""
-        found: dict[tuple[float, float, float], list[int]] = {}
-        for index, point in enumerate(self.points):
-            found.setdefault(point.key, []).append(index)
-        return found
+    @classmethod
+    def of(cls, law: Law, octaves: Vector, parts: Sequence[Shrunk]) -> "_Target":
+        """Join the grids of all modes."""
+        found = {point.key: (point, part.law.offset) for part in parts for point in part.points}
+        points, offsets = zip(*found.values(), strict=True)
+        return cls(law=law, octaves=octaves, points=list(points), offsets=list(offsets), apart=parts[0].apart)
 
     @cached_property
     def spread(self) -> Vector:
@@ -327,60 +361,100 @@ class _Proposals:
         return found
 
     def density(self, off: Vector, points: Places) -> Vector:
-        """Return the exact log density of draws, up to a constant."""
+        """Return the log density of draws, up to a constant."""
         found = np.empty(len(off))
         for index in np.unique(points).tolist():
             places = np.flatnonzero(points == index)
             above = self.law.values(self.octaves, self.constants(off[places])) - self.offsets[index]
-            found[places] = self.points[index].given(above, self.parts[0].apart)[0]
+            found[places] = self.points[index].given(above, self.apart)[0]
         return found - ((off / self.spread) ** 2).sum(axis=1) / 2
 
-    def weighted(self, count: int, generator: np.random.Generator) -> tuple[Vector, Places, Vector]:
-        """Draw near the modes of the law, as its linear form says. Return draws, points and weights."""
-        apart = self.parts[0].apart
-        points = np.repeat(np.arange(len(self.points)), generator.multinomial(count, self.shares))
-        off, proposed = np.empty((count, len(self.spread))), np.empty(count)
-        for index in np.unique(points).tolist():
-            point, places = self.points[index], np.flatnonzero(points == index)
-            lower = point.lower[apart:, apart:]
-            middle = linalg.solve_triangular(lower, point.half[apart:], lower=True, trans="T", check_finite=False)
-            off[places] = middle + _tailed(lower, len(places), generator)
-            near = np.zeros(len(places))
-            for other in self.alike[point.key]:
-                under = self.points[other].lower[apart:, apart:]
-                near += self.shares[other] * _density(off[places] @ under - self.points[other].half[apart:], under)
-            proposed[places] = np.log(near)
-        logs = self.density(off, points) - proposed
-        return off, points, np.exp(logs - logs.max())
 
-    def moved(self, off: Vector, points: Places, generator: np.random.Generator) -> tuple[Vector, Places]:
-        """Move each draw by Metropolis steps, by turns of the constants and of the point (Gilks and Berzuini 2001)."""
-        density, size = self.density(off, points), off.shape[1]
-        for turn in range(max(MOVES * ENOUGH_PLACES // max(len(self.octaves), ENOUGH_PLACES), LEAST_MOVES)):
-            tried, places = off, points
-            log_ratio = np.zeros(len(off))
-            if turn % 2:
-                places = generator.choice(len(self.shares), len(off), p=self.shares)
-                log_ratio = np.log(self.shares[points] / self.shares[places])
-            else:
-                spread = np.cov(off.T, ddof=0).reshape(size, size) + np.diag((LEAST_SPREAD * self.spread) ** 2)
-                stride = STRIDES[turn // 2 % len(STRIDES)] * 2.38 / math.sqrt(size)  # Roberts and Rosenthal 2001
-                tried = off + stride * generator.standard_normal(off.shape) @ np.linalg.cholesky(spread).T
-            new = self.density(tried, places)
-            taken = np.log(generator.random(len(off))) < new - density + log_ratio
-            off, points = np.where(taken[:, None], tried, off), np.where(taken, places, points)
-            density = np.where(taken, new, density)
-        return off, points
+@dataclass(frozen=True, kw_only=True)
+class _Proposal:
+    """A t distribution of the constants at each point of the grid."""
+
+    shares: Vector  # (h,), how often each point is proposed
+    middles: Vector  # (h, b)
+    lowers: Vector  # (h, b, b), lower · lowerᵀ is the precision
+
+    def draw(self, count: int, generator: np.random.Generator) -> tuple[Vector, Places]:
+        """Return draws and their points."""
+        points = np.repeat(np.arange(len(self.shares)), generator.multinomial(count, self.shares / self.shares.sum()))
+        chance = generator.standard_normal((count, self.middles.shape[1]))
+        chance *= np.sqrt(TAILS / generator.chisquare(TAILS, count))[:, None]
+        off = np.linalg.solve(np.swapaxes(self.lowers, 1, 2)[points], chance[..., None])[..., 0]
+        return self.middles[points] + off, points
+
+    def density(self, off: Vector, points: Places) -> Vector:
+        """Return the density of draws, up to a constant that all proposals share."""
+        scales = self.shares * np.abs(np.linalg.det(self.lowers))
+        standard = np.einsum("kb,kbd->kd", off - self.middles[points], self.lowers[points])
+        return np.asarray(scales[points] * (1 + (standard**2).sum(axis=1) / TAILS) ** (-(TAILS + off.shape[1]) / 2))
 
 
-def _tailed(lower: Vector, count: int, generator: np.random.Generator) -> Vector:
-    """Draw t values (count, d) about zero, for a precision of lower · lowerᵀ."""
-    chance = generator.standard_normal((len(lower), count)) * np.sqrt(TAILS / generator.chisquare(TAILS, count))
-    return np.asarray(linalg.solve_triangular(lower, chance, lower=True, trans="T", check_finite=False).T)
+def _proposals(target: _Target, parts: Sequence[Shrunk]) -> list[_Proposal]:
+    """Return what the linear law says near each mode."""
+    places = {point.key: index for index, point in enumerate(target.points)}
+    size, found = len(target.spread), []
+    for share, part in zip(_shares(parts).tolist(), parts, strict=True):
+        shares, middles = np.zeros(len(places)), np.zeros((len(places), size))
+        lowers = np.tile(np.eye(size), (len(places), 1, 1))
+        for weight, point in zip(part.weights, part.points, strict=True):
+            index, lower = places[point.key], point.lower[target.apart :, target.apart :]
+            shares[index], lowers[index] = share * weight, lower
+            middles[index] = linalg.solve_triangular(lower, point.half[target.apart :], lower=True, trans="T")
+        found.append(_Proposal(shares=shares, middles=middles, lowers=lowers))
+    return found
 
 
-def _density(standard: Vector, lower: Vector) -> Vector:
-    """Return the density of t values, up to a constant. standard (…, d): times lower, about their middle."""
-    scale = float(np.log(np.diagonal(lower)).sum())
-    squares = (standard**2).sum(axis=-1)
-    return np.asarray(np.exp(scale - (TAILS + len(lower)) / 2 * np.log1p(squares / TAILS)))
+def _weighted(
+    target: _Target, first: Sequence[_Proposal], count: int, generator: np.random.Generator
+) -> tuple[Vector, Places, Vector]:
+    """Draw from the first proposals, and then from ones of the shape that the weighted draws so far have.
+
+    Returns: draws, points and weights.
+    """
+    shares, of_points = np.array([each.shares.sum() for each in first]), np.sum([each.shares for each in first], axis=0)
+    rounds = [list(first)]
+    counts = [count // PROPOSALS] * MOST_PROPOSALS
+    off, points, density = np.empty((0, len(target.spread))), np.empty(0, dtype=np.int64), np.empty(0)
+    for made in counts:
+        some = generator.multinomial(made, shares / shares.sum()) if len(rounds) == 1 else [made]
+        drawn = [each.draw(number, generator) for each, number in zip(rounds[-1], some, strict=True)]
+        new, at = np.vstack([each for each, _ in drawn]), np.concatenate([each for _, each in drawn])
+        off, points = np.vstack([off, new]), np.concatenate([points, at])
+        density = np.append(density, target.density(new, at))
+        proposed = sum(
+            number * each.density(off, points)
+            for number, some_proposals in zip(counts, rounds, strict=False)
+            for each in some_proposals
+        )
+        logs = density - np.log(proposed)
+        logs -= logs.max()
+        if len(rounds) >= PROPOSALS and _worth(np.exp(logs)) >= LEAST_DRAWS:
+            break
+        rounds.append([_next(target, of_points, off, points, logs)])
+    return off, points, np.exp(logs)
+
+
+def _next(target: _Target, shares: Vector, off: Vector, points: Places, logs: Vector) -> _Proposal:
+    """Return the proposal that has mean and covariance of weighted draws, and their points as often as the first's."""
+    weights, enough = np.exp(logs), min(LEAST_SHAPE, len(logs) / 4)
+    while _worth(weights) < enough:
+        logs = FLATTER * logs
+        weights = np.exp(logs)
+    weights /= weights.sum()
+    middle = weights @ off
+    covariance = (off - middle).T @ (weights[:, None] * (off - middle)) + np.diag((LEAST_WIDTH * target.spread) ** 2)
+    lower = np.linalg.cholesky(np.linalg.inv(covariance))
+    of_points = (shares / shares.sum() + np.bincount(points, weights, minlength=len(shares))) / 2
+    return _Proposal(
+        shares=of_points,
+        middles=np.tile(middle, (len(shares), 1)),
+        lowers=np.tile(lower, (len(shares), 1, 1)),
+    )
+
+
+LEAST_WIDTH = 1e-6
+"""Least standard deviation of a proposal, over that beforehand."""

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.targets import meets_last
-from scalestudy.experiments.analysis.measures.usable import time_to_target
+from scalestudy.experiments.analysis.measures.usable import crossing, time_to_target
 
 Curve = Sequence[tuple[float, float]]
-"""Steps so far and value of the metric, after each evaluation."""
+"""Steps, or seconds, so far and value of the metric, after each evaluation."""
 CONFIRMED, FOLLOWED = 4, 5
 """First meets that the next evaluation confirmed, and all that it followed, before any is seen."""
 LEAST_PASSING = 3
@@ -22,18 +21,22 @@ LEAST_PASSING = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Arrival:
-    """The steps to a target, of one training: between low and high by the chance, else above high."""
+    """The steps, or seconds, to a target, of one training: between low and high by the chance, else above high."""
 
     low: float  # of the last evaluation that missed it; 0 if there was none
     high: float  # of the evaluation that met it; infinity if none did
     chance: float = 1.0
-    value: float | None = None  # an estimate between them
+    value: float | None = None  # an estimate; between them, where both are known
     extra: float = 0.0  # variance of the estimate's logarithm
 
     @property
     def sure(self) -> bool:
         """Whether two evaluations met the target."""
         return self.chance == 1 and math.isfinite(self.high)
+
+
+NEVER = Arrival(low=math.inf, high=math.inf)
+"""Of a training that diverged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +78,10 @@ def arrival_of(curve: Curve, target: float, metric: StudyMetric, confirmed: floa
         value = time_to_target(curve, target, metric) if place else None
         return Arrival(low=low, high=curve[place][0], value=value)
     last = curve[-1][0] if curve else 0.0
-    if curve and meets_last([value for _, value in curve], target, metric):
-        before = curve[-2][0] if len(curve) > 1 else 0.0
-        return Arrival(low=before, high=last, chance=confirmed)
+    if curve and not metric.better(target, curve[-1][1]):
+        several = len(curve) > 1
+        value = crossing(curve, len(curve) - 1, target) if several else None
+        return Arrival(low=curve[-2][0] if several else 0.0, high=last, chance=confirmed, value=value)
     return Arrival(low=last, high=math.inf)
 
 

@@ -1,100 +1,77 @@
 """Time and cost to a target, and the cost of the study itself."""
 
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
+from scalestudy.experiments.analysis.measures.arrivals import NEVER, Arrival, arrival_of
 from scalestudy.experiments.analysis.measures.cells import Cell, why_no_time
-from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import finite
 from scalestudy.experiments.analysis.measures.trial import Trial
+from scalestudy.experiments.analysis.measures.turnbull import median_arrival
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.analysis.measures.usable import (
     CUT,
     reached_at_once,
-    time_to_target,
 )
 
 SECONDS_PER_HOUR = 3600.0
-NEVER = ("diverged", "out_of_memory")
+LOST = ("diverged", "out_of_memory")
 """Statuses of trials that would not have met a target later."""
-ROUNDING = 1e-9
 SAME_TIME_SECONDS = 0.1
 """Two trials that overlap by less ran one after the other."""
 
 
-def target_row(cell: Cell, target: float) -> dict[str, Any]:
+def target_row(cell: Cell, target: float, confirmed: float) -> dict[str, Any]:
     """Return the time to one target as measured in one cell: seconds, n_seeds, reached, met_last, censored, cut,
     upper_bound, why.
 
-    seconds: training only, undisturbed if the cell has timing runs; the median over seeds (`median_time`). n_seeds:
+    seconds: training only, undisturbed if the cell has timing runs; the median over seeds (`median_arrival`). n_seeds:
     seeds whose end says something about the target. reached: how many of them met it. censored: how many ended before
     it with no sign that they would have missed it. cut: how many of these were stopped before their last epoch.
     met_last: how many seeds met it at their last evaluation alone, which another would have to confirm.
     upper_bound: whether a seed met the target at its first evaluation, which then stands for the time.
+
+    confirmed: the chance that another evaluation would (`confirmed_share`).
     """
     counted = cell.counted if cell.is_timed else []
     curves = [(trial.status, cell.curve(trial)) for trial in counted]
-    times: list[tuple[float, bool]] = []
+    arrivals = []
     for status, points in curves:
-        time = time_to_target(points, target, cell.metric)
-        ended = math.inf if status in NEVER or not points else points[-1][0]
-        times.append((time, True) if math.isfinite(time) else (ended, not math.isfinite(ended)))
-    seconds = finite(median_time(times))
-    reached = sum(known and math.isfinite(time) for time, known in times)
-    within = max((time for time, known in times if not known), default=None)
-    met_last = sum(
-        bool(points) and meets_last([value for _, value in points], target, cell.metric) for _, points in curves
-    )
+        arrival = arrival_of(points, target, cell.metric, confirmed)
+        lost = not points or status in LOST
+        arrivals.append(NEVER if lost and not arrival.sure else arrival)
+    seconds = finite(median_arrival(arrivals))
+    reached = sum(arrival.sure for arrival in arrivals)
+    ended = [points[-1][0] for (_, points), each in zip(curves, arrivals, strict=True) if _is_censored(each)]
+    met_last = sum(arrival.chance < 1 for arrival in arrivals)
     why = None
-    if not times:
+    if not arrivals:
         why = why_no_time(cell)
     elif seconds is None and met_last:
-        why = f"{met_last} of {plural(len(times), 'seed')} met {target:g} at the last evaluation, the others did not"
-        if met_last == len(times):
+        why = f"{met_last} of {plural(len(arrivals), 'seed')} met {target:g} at the last evaluation, the others did not"
+        if met_last == len(arrivals):
             why = f"it met {target:g} at the last evaluation"
     elif seconds is None:
-        longest = "" if within is None else f" within {within:.3g} s"
-        why = f"{len(times) - reached} of {plural(len(times), 'seed')} did not reach {target:g}{longest}"
+        longest = f" within {max(ended):.3g} s" if ended else ""
+        why = f"{len(arrivals) - reached} of {plural(len(arrivals), 'seed')} did not reach {target:g}{longest}"
     return {
         "label": cell.label,
         "params": dict(cell.params),
         "target": target,
         "seconds": seconds,
-        "n_seeds": len(times),
+        "n_seeds": len(arrivals),
         "reached": reached,
         "met_last": met_last,
-        "censored": sum(not known for _, known in times),
-        "cut": sum(not known and status in CUT for (status, _), (_, known) in zip(curves, times, strict=True)),
+        "censored": len(ended),
+        "cut": sum(status in CUT and _is_censored(each) for (status, _), each in zip(curves, arrivals, strict=True)),
         "upper_bound": any(reached_at_once(points, target, cell.metric) for _, points in curves),
         "why": why,
     }
 
 
-def meets_last(values: Sequence[float], target: float, metric: StudyMetric) -> bool:
-    """Whether the last evaluation meets a target that none before it did reach."""
-    return metric.arrival(values, target) is None and not metric.better(target, values[-1])
-
-
-def median_time(times: Sequence[tuple[float, bool]]) -> float:
-    """Return Kaplan and Meier's median of times to an event; infinity if it lies beyond what was observed.
-
-    times: (time, whether the event came then). If it did not, the observation ended at that time. An infinite time with
-    the event is an event that never comes. If every event is known it is the ordinary median.
-    """
-    left, surviving = len(times), 1.0
-    half: float | None = None  # the time at which exactly half survive; the median is the middle of it and the next
-    for time, known in sorted(times, key=lambda each: (each[0], not each[1])):
-        if known and half is not None:
-            return (half + time) / 2
-        if known:
-            surviving *= 1 - 1 / left
-            if surviving < 0.5 - ROUNDING:
-                return time
-            half = time if surviving < 0.5 + ROUNDING else None
-        left -= 1
-    return math.inf
+def _is_censored(arrival: Arrival) -> bool:
+    return not arrival.sure and arrival != NEVER
 
 
 def study_cost(

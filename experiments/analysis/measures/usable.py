@@ -149,11 +149,13 @@ def time_to_target(points: Sequence[tuple[float, float]], target: float, metric:
     place = metric.arrival([value for _, value in points], target)
     if place is None:
         return math.inf
-    seconds, value = points[place]
-    if place == 0:
-        return seconds
-    seconds_before, value_before = points[place - 1]
-    return seconds_before + (target - value_before) / (value - value_before) * (seconds - seconds_before)
+    return points[0][0] if place == 0 else crossing(points, place, target)
+
+
+def crossing(points: Sequence[tuple[float, float]], place: int, target: float) -> float:
+    """Return when a target is met between the evaluation at this place, 1 or more, and the one before, interpolated."""
+    (before, value_before), (after, value) = points[place - 1 : place + 1]
+    return before + (target - value_before) / (value - value_before) * (after - before)
 
 
 def reached_at_once(points: Sequence[tuple[float, float]], target: float, metric: StudyMetric) -> bool:

@@ -133,7 +133,7 @@ def test_trainings_that_stopped_at_the_target_say_so_and_are_compared_by_their_t
     assert (rows_of(cut)[label]["trials"]["at_target"], rows_of(cut)[label]["stopped_after"]) == (3, [3, 3, 3])
     assert cut["recommendation"]["best_accuracy"]["why"].startswith("trainings stopped at the target")
     assert not cut["failures"]
-    harder = target_row(gather(plan, ends, ACCURACY)[2], 0.9)
+    harder = target_row(gather(plan, ends, ACCURACY)[2], 0.9, confirmed=0.8)
     assert (harder["reached"], harder["censored"]) == (0, 3), "whether they would have got there is not known"
 
 

@@ -31,7 +31,7 @@ def known():
 def halves(plan, trials, target=TARGET, *, pooled=True):
     """The study's cells, the steps to the target and the seconds of a step."""
     cells = gather(plan, trials, ACCURACY)
-    learnt = Learnt.of(trainings_of(cells), target, ACCURACY, np.random.default_rng(0), pooled=pooled)
+    learnt = Learnt.of(trainings_of(cells), target, ACCURACY, np.random.default_rng(0), pooled=pooled, confirmed=0.8)
     (combination,) = combinations(cells)
     return cells, learnt, Timed.of(timed_steps(combination))
 

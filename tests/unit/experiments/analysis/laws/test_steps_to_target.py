@@ -2,12 +2,30 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from scalestudy.experiments.analysis.laws.steps_to_target import LEAST_DRAWS, Arrivals, steps_to_target
+from scalestudy.experiments.analysis.laws.shrinkage import (
+    COMMON,
+    DEVIATION_FACTOR,
+    LENGTH,
+    LIKELY_DEVIATION,
+    LIKELY_NOISE,
+    NOISE_FACTOR,
+    SPREADS,
+)
+from scalestudy.experiments.analysis.laws.steps_to_target import (
+    BEFOREHAND,
+    CRITICAL,
+    DRAWS,
+    LEAST_DRAWS,
+    LEVEL,
+    Arrivals,
+    steps_to_target,
+)
 from tests.support.arrivals import arrived
 
 BATCHES, RATES = (32, 64, 128, 256, 512), (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -96,6 +114,86 @@ def test_intervals_hold_new_cells_as_often_as_they_say():
     for shares in (trained, new):
         error = np.std(shares) / math.sqrt(len(shares))
         assert 0.85 - 2 * error <= np.mean(shares) <= 0.95 + error, (np.mean(shares), error)
+
+
+def test_the_best_rate_is_found_at_the_edge_of_a_few_trainings():
+    """From the middle of the rates a search ends where the law fits badly, which then passes for noise."""
+    tried = [(32, 0.05), (32, 0.1), (32, 0.2), (32, 0.4), (64, 0.1), (512, 0.2)]
+    places = PLACES[PLACES[:, 1] < 0.8]
+    cells = [places[:, :2].tolist().index(list(place)) for place in tried]
+    found = told(places, arrived([10.03, 8.77, 8.05, 7.88, 8.99, 9.67], cells))
+    assert found.scatter < 0.12
+
+
+def test_little_is_known_and_the_draws_are_worth_enough_all_the_same():
+    """A handful of arrivals leaves the constants to what is known beforehand, far from where the law is linear."""
+    worths = []
+    for draw in range(20):
+        generator = np.random.default_rng([3, draw])
+        cells = np.repeat(generator.choice(len(PLACES), 4, replace=False), 2)
+        noise = generator.choice([0.05, 0.5])
+        values = steps(*PLACES.T[:2])[cells] + noise * generator.standard_normal(len(cells))
+        worths.append(told(PLACES, arrived(values, cells)).worth)
+    assert min(worths) >= LEAST_DRAWS
+    assert max(worths) <= DRAWS
+
+
+def test_the_search_for_a_mode_takes_what_did_not_arrive_into_account():
+    """Four in five trainings end before the target: those that arrived tell less of the law than those that did not."""
+    places = np.array([(batch, 0.05 * 1.1**power, 1.0) for batch in BATCHES for power in range(30)])
+    truth = steps(*places.T[:2])
+    values = truth + 0.03 * np.random.default_rng(0).standard_normal(len(truth))
+    late = values > np.quantile(values, 0.2)
+    arrivals = arrived(values, np.arange(len(values)))
+    arrivals = replace(
+        arrivals,
+        low=np.where(late, np.quantile(values, 0.2), arrivals.low),
+        high=np.where(late, math.inf, arrivals.high),
+        values=np.where(late, math.nan, arrivals.values),
+    )
+    found = told(places, arrivals)
+    assert found.worth >= LEAST_DRAWS
+    low, high = np.quantile(found.draws, [0.05, 0.95], axis=0)
+    assert ((low <= truth) & (truth <= high))[~late].mean() > 0.8
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_draws_are_those_of_a_sum_over_all_constants_and_deviations(seed):
+    """One rate, so that B_crit is the only constant that the law is not linear in: an exact sum is at hand."""
+    batches = np.array([32.0, 64.0, 256.0, 1024.0])
+    places = np.array([(batch, 0.1, 1.0) for batch in batches])
+    generator = np.random.default_rng(seed)
+    cells = np.array([0, 0, 1, 1, 2])
+    values = np.log(1 + 200 / batches)[cells] + 5 + 0.1 * generator.standard_normal(len(cells))
+    found = told(places, arrived(values, cells))
+
+    octaves = np.log2(batches) - np.log2(batches).mean()
+    apart = np.abs(octaves[:, None] - octaves)
+    alike = COMMON * np.exp(-apart / LENGTH) + (1 - COMMON) * np.eye(len(batches))
+    means, squares, logs = [], [], []
+    for noise, spread in itertools.product(SPREADS, SPREADS):
+        of_cells = spread**2 * alike + BEFOREHAND[LEVEL] ** 2
+        inverse = np.linalg.inv(of_cells[np.ix_(cells, cells)] + noise**2 * np.eye(len(cells)))
+        beforehand = [
+            math.log(noise / LIKELY_NOISE) / NOISE_FACTOR,
+            math.log(spread / LIKELY_DEVIATION) / DEVIATION_FACTOR,
+        ]
+        for critical in np.linspace(-12, 12, 49):
+            law = values.mean() + np.logaddexp(0, math.log(2) * (critical - octaves))
+            off = values - law[cells]
+            logs.append(
+                (np.linalg.slogdet(inverse)[1] - off @ inverse @ off) / 2
+                - (np.square(beforehand).sum() + (critical / BEFOREHAND[CRITICAL]) ** 2) / 2
+            )
+            gain = of_cells[:, cells] @ inverse
+            means.append(law + gain @ off)
+            squares.append(np.diag(of_cells - gain @ of_cells[cells]) + means[-1] ** 2)
+    weights = np.exp(np.array(logs) - max(logs))
+    mean, square = (np.average(each, axis=0, weights=weights) for each in (means, squares))
+    deviation = np.sqrt(square - mean**2)
+    assert (np.abs(found.mean - mean) < 0.1 * deviation).all()
+    assert (np.abs(found.draws.mean(axis=0) - mean) < 0.1 * deviation).all()
+    assert found.draws.std(axis=0) == pytest.approx(deviation, rel=0.1)
 
 
 # --- arrivals of which only an interval is known ----------------------------------------------------------------------

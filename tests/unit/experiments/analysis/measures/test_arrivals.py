@@ -26,7 +26,7 @@ def curve(*values):
         ((0.5, 0.7, 0.9, 0.9), Arrival(low=200, high=300, value=pytest.approx(250))),
         ((0.9, 0.9), Arrival(low=0, high=100)),
         ((0.9, 0.7, 0.9, 0.9), Arrival(low=200, high=300, value=pytest.approx(250))),
-        ((0.5, 0.7, 0.8), Arrival(low=200, high=300, chance=0.6)),
+        ((0.5, 0.7, 0.8), Arrival(low=200, high=300, chance=0.6, value=pytest.approx(300))),
         ((0.9,), Arrival(low=0, high=100, chance=0.6)),
         ((0.5, 0.9, 0.7), Arrival(low=300, high=math.inf)),
         ((0.5, 0.7), Arrival(low=200, high=math.inf)),

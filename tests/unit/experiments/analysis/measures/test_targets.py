@@ -1,7 +1,5 @@
 """Time to a target over seeds, and what the study cost."""
 
-import math
-import statistics
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,7 +11,6 @@ from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.analysis.measures.targets import (
     cost_of,
     critical_path_seconds,
-    median_time,
     study_cost,
     target_row,
 )
@@ -26,10 +23,11 @@ NO_SCATTER = BatchTruth(noise=0.0)
 ONE = {"batches": "[256]", "rates": "[0.4]"}
 
 
-def row_of(*, factors, law=None, epochs=60, drop=(), diverged=()):
+def row_of(*, factors, law=None, epochs=60, drop=(), met_last=(), diverged=(), confirmed=0.8):
     """The row of one cell.
 
-    factors: of each seed's epoch times. drop: seeds that end after two epochs. diverged: seeds that do.
+    factors: of each seed's epoch times. drop: seeds that end after two epochs. met_last: seeds whose last epoch is the
+    first that meets the target. diverged: seeds that do.
     """
     endings = {f"workers=1 batch=256 lr=0.4 seed={seed}": "diverged" for seed in diverged}
     _, plan, trials = study(NO_SCATTER, seeds=list(range(len(factors))), epochs=epochs, law=law, endings=endings, **ONE)
@@ -37,8 +35,11 @@ def row_of(*, factors, law=None, epochs=60, drop=(), diverged=()):
         slow_down(trial, factor)
         if trial["params"]["seed"] in drop:
             trial["epochs"] = trial["epochs"][:2]
+        if trial["params"]["seed"] in met_last:
+            met = [epoch["test_accuracy"] >= 0.8 for epoch in trial["epochs"]].index(True)
+            trial["epochs"] = trial["epochs"][: met + 1]
     (cell,) = gather(plan, trials, ACCURACY)
-    return target_row(cell, 0.8)
+    return target_row(cell, 0.8, confirmed)
 
 
 def seconds(steps):
@@ -60,6 +61,17 @@ def test_a_seed_that_ended_before_the_target_says_no_more_than_that_it_took_long
     row = row_of(factors=[1.0, 1.2, 1.0], drop=(2,))
     assert row["seconds"] == pytest.approx(1.1 * seconds(800))
     assert (row["n_seeds"], row["reached"], row["censored"], row["cut"]) == (3, 2, 1, 0)
+
+
+def test_a_seed_that_met_it_at_its_last_evaluation_alone_counts_by_the_chance_of_a_confirmation():
+    # 1, 1.1 and 1.2 if it was there at 1.1; else 1, 1.2 and some time later
+    likely, unlikely = (row_of(factors=[1.0, 1.2, 1.1], met_last=(2,), confirmed=chance) for chance in (0.8, 0.1))
+    assert likely["seconds"] == pytest.approx(1.1 * seconds(800))
+    assert unlikely["seconds"] == pytest.approx(1.2 * seconds(800))
+    assert (likely["n_seeds"], likely["reached"], likely["met_last"], likely["censored"]) == (3, 2, 1, 1)
+    row = row_of(factors=[1.0, 1.2], met_last=(1,))  # one of two is no half
+    assert row["seconds"] is None
+    assert row["why"] == "1 of 2 seeds met 0.8 at the last evaluation, the others did not"
 
 
 def test_a_diverged_seed_never_arrives():
@@ -85,37 +97,6 @@ def test_where_nobody_came_so_far_the_time_is_not_extrapolated():
     within = seconds(1.5 * 3 * 80)  # steps an epoch of batch 256
     assert row["why"] == f"2 of 2 seeds did not reach 0.8 within {within:.3g} s"
     assert not row["upper_bound"]
-
-
-# --- Kaplan and Meier's median ----------------------------------------------------------------------------------------
-
-
-def test_the_median_of_times_some_of_which_were_cut_off():
-    # five: an event at 1 leaves 4/5, one of three left at 3 leaves 4/5 · 2/3 = 8/15, one of two at 4 leaves 4/15
-    assert median_time([(1.0, True), (2.0, False), (3.0, True), (4.0, True), (5.0, False)]) == 4.0
-    # four: 3/4 at 1, exactly half at 2; the median is the middle of 2 and the next event, at 4
-    assert median_time([(1.0, True), (2.0, True), (3.0, False), (4.0, True)]) == 3.0
-    # an event and an end at one time: the event is first, so that it counts among two: half; no later event
-    assert median_time([(2.0, False), (2.0, True)]) == math.inf
-    assert median_time([(1.0, True), (2.0, True), (math.inf, True)]) == 2.0
-    assert median_time([(1.0, True), (math.inf, True), (math.inf, True)]) == math.inf
-    assert median_time([(1.0, True), (2.0, False), (3.0, False)]) == math.inf  # two thirds outlast what was seen
-    assert median_time([]) == math.inf
-
-
-TIMES = st.lists(st.floats(0.1, 100), min_size=1, max_size=12)
-
-
-@given(TIMES)
-def test_with_every_event_known_it_is_the_ordinary_median(times):
-    assert median_time([(time, True) for time in times]) == pytest.approx(statistics.median(times))
-
-
-@given(TIMES, st.data())
-def test_to_be_cut_off_never_makes_it_earlier(times, data):
-    cut = data.draw(st.lists(st.booleans(), min_size=len(times), max_size=len(times)))
-    known = median_time([(time, True) for time in times])
-    assert median_time([(time, not ends) for time, ends in zip(times, cut, strict=True)]) >= known * (1 - 1e-12)
 
 
 # --- what the study cost ----------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ STATISTICAL: tuple[tuple[str, str, str, Text], ...] = (
     (
         "near_perfect",
         "B_crit/5",
-        "at this target needs 20 % more steps than perfect scaling, which Shallue et al. call critical",
+        "critical batch of Shallue et al. at this target: 20 % more steps than perfect scaling",
         "{:,.0f}".format,
     ),
     ("noise_scale", "B_noise", "gradient noise scale, a proxy for B_crit", "{:,.0f}".format),

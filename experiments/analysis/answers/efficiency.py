@@ -88,7 +88,7 @@ def tunings(spec: StudySpec, cells: Sequence[Cell], recommendation: Figure | Non
     Args:
         spec: the study's.
         cells: from `cells.gather`.
-        recommendation: from `recommendation.choose`. The combination of its choice stands first. All combinations
+        recommendation: from `Analysis.recommend`. The combination of its choice stands first. All combinations
             take its target. Without a choice each has the hardest target that is known well enough.
     """
     metric = StudyMetric.of(spec.workload)

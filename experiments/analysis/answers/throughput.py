@@ -129,7 +129,7 @@ def timed_steps(
     The recommended cell's stands first, then the one of most timings.
 
     cells: from `cells.gather`. include_flagged: whether to use timings that a flag puts in doubt. recommendation: from
-    `recommendation.choose`.
+    `Analysis.recommend`.
     """
     found = [_timed_steps(combination, include_flagged) for combination in combinations(cells, recommendation)]
     choice = (recommendation or {}).get("choice")

@@ -4,12 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from scalestudy.experiments.analysis.answers.posterior import Posterior
-from scalestudy.experiments.analysis.answers.summary import summarise_cells
-from scalestudy.experiments.analysis.answers.target_times import TargetTimes, times_to
-from scalestudy.experiments.analysis.measures.cells import gather
-from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.usable import usable
+from scalestudy.experiments.analysis.answers.analysis import Analysis
+from scalestudy.experiments.analysis.answers.summary import summary_of
 from scalestudy.experiments.plan.plan import Plan
 from scalestudy.experiments.report.explorer import explorer_data
 from scalestudy.experiments.spec.study_spec import StudySpec
@@ -19,12 +15,10 @@ from scalestudy.experiments.study.folder import StudyFolder
 
 @dataclass(frozen=True, kw_only=True)
 class AnalysedStudy:
-    """Spec, posterior, the cells' times to the spec's targets, and the summary with the study's id."""
+    """The analysis of a study, and its summary with the study's id."""
 
     spec_yaml: str
-    spec: StudySpec
-    posterior: Posterior
-    by_target: Mapping[float, TargetTimes]
+    analysis: Analysis
     summary: dict[str, Any]
     runs_page: str | None  # of its experiment in MLflow
 
@@ -47,19 +41,9 @@ class AnalysedStudy:
         spec_yaml = folder.spec_file.read_text("utf-8")
         spec = StudySpec.model_validate(read_yaml(spec_yaml).data)
         plan = folder.read_plan() if plan is None else plan
-        chosen = usable(folder.read_trials() if trials is None else trials)
-        cells = gather(plan, chosen, StudyMetric.of(spec.workload))
-        posterior = Posterior(spec, cells, include_flagged=include_flagged)
-        by_target = times_to(posterior, spec.targets.accuracy, spec.targets.price_per_gpu_hour)
-        summary = summarise_cells(
-            spec,
-            plan,
-            chosen,
-            cells,
-            wall_seconds,
-            posterior=posterior,
-            by_target=by_target,
-        )
+        lines = folder.read_trials() if trials is None else trials
+        analysis = Analysis(spec, plan, lines, include_flagged=include_flagged)
+        summary = summary_of(analysis, wall_seconds)
         summary["study"]["study_id"] = folder.study_id
         if fresh_workers:
             summary["study"]["fresh_workers"] = fresh_workers
@@ -67,9 +51,7 @@ class AnalysedStudy:
             summary["caveats"].insert(0, {"kind": "fresh_workers", "words": words})
         return cls(
             spec_yaml=spec_yaml,
-            spec=spec,
-            posterior=posterior,
-            by_target=by_target,
+            analysis=analysis,
             summary=summary,
             runs_page=folder.runs_page(),
         )
@@ -77,10 +59,8 @@ class AnalysedStudy:
     def page_data(self, *, more_targets: bool = True) -> dict[str, Any]:
         """Return what the page explores: see `explorer_data`."""
         return explorer_data(
-            self.spec,
-            self.posterior,
+            self.analysis,
             self.summary,
-            self.by_target,
             more_targets=more_targets,
             runs_page=self.runs_page,
         )

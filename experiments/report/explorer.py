@@ -1,7 +1,7 @@
 """What the page's script explores: every cell's figures and curves, and the recommendation at several targets.
 
 All of it is plain data, columns over the cells in the study's order. A figure that is missing is null. The answers at
-each target come from `recommendation.choose`, so that the page never decides anything itself.
+each target come from `Analysis.recommend`, so that the page never decides anything itself.
 """
 
 import json
@@ -10,9 +10,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from scalestudy.experiments.analysis.answers.posterior import Posterior
-from scalestudy.experiments.analysis.answers.recommendation import ROLES, choose
-from scalestudy.experiments.analysis.answers.target_times import TargetTimes, times_to
+from scalestudy.experiments.analysis.answers.analysis import Analysis
+from scalestudy.experiments.analysis.answers.recommendation import ROLES
 from scalestudy.experiments.analysis.measures.cells import Cell
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, Summary, finite, present
@@ -22,7 +21,6 @@ from scalestudy.experiments.analysis.text.answer import chosen_lines
 from scalestudy.experiments.analysis.text.sentences import best_rows
 from scalestudy.experiments.plan.plan import short_name
 from scalestudy.experiments.report.curves import points_by_epoch, points_by_seconds
-from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.mlflow_filters import cell_filter
 
 MOST_TARGETS = 25
@@ -63,10 +61,8 @@ def _within(value: float, low: float, high: float) -> bool:
 
 
 def explorer_data(
-    spec: StudySpec,
-    posterior: Posterior,
+    analysis: Analysis,
     summary: Summary,
-    by_target: Mapping[float, TargetTimes],
     *,
     more_targets: bool = True,
     runs_page: str | None = None,
@@ -75,17 +71,16 @@ def explorer_data(
 
     Study, metric, period (as words name it), unit, keys, cells, curves, timings, targets, and the answered one.
 
-    by_target: of the spec's targets, as the summary has them. more_targets: with those between (`slider_targets`).
+    summary: of the analysis. more_targets: with targets between the spec's (`slider_targets`).
     runs_page: of the study's experiment in MLflow. cells: see `_cell_columns`. timings: speed-up by size. targets: see
     `_answer`. runs: that page, and a filter for each cell; null without a page.
     """
-    metric, cells = metric_of(summary["study"]), posterior.cells
+    spec, metric, cells = analysis.spec, analysis.metric, analysis.cells
     targets = metric.easiest_first(dict.fromkeys(spec.targets.accuracy))
     if more_targets:
         targets = slider_targets(metric, spec.targets.accuracy, cells)
-    more = times_to(posterior, [each for each in targets if each not in by_target], spec.targets.price_per_gpu_hour)
     place = {row["label"]: number for number, row in enumerate(summary["cells"])}
-    answers = [_answer(spec, cells, summary, {**by_target, **more}[target], place) for target in targets]
+    answers = [_answer(analysis, target, place) for target in targets]
     study_id = summary["study"]["study_id"]
     answered, columns = summary["recommendation"]["target"], _cell_columns(cells, summary)
     filters = [None if cell.inferred else cell_filter(cell.params, study_id) for cell in cells]
@@ -166,20 +161,18 @@ def _curves(cells: Sequence[Cell], places: Iterable[int]) -> list[dict[str, Any]
     return found
 
 
-def _answer(
-    spec: StudySpec, cells: Sequence[Cell], summary: Summary, times: TargetTimes, place: Mapping[str, int]
-) -> dict[str, Any]:
+def _answer(analysis: Analysis, target: float, place: Mapping[str, int]) -> dict[str, Any]:
     """Return the choice at one target.
 
     seconds, low, high, reached, met_last, seeds: one entry a cell, of its time to the target. roles: place of the
     recommended, fastest and cheapest cell. front: places of the Pareto front. words: the answer's lines.
     """
-    found = {**summary["recommendation"], "missed_targets": []}
-    if found["target"] != times.target:
-        found = choose(spec, cells, summary["cells"], summary["timings"], {times.target: times})
+    times, found = analysis.times(target), {**analysis.recommendation, "missed_targets": []}
+    if found["target"] != target:
+        found = analysis.recommend(accuracy=target)
     intervals = [row["interval"] or {} for row in times.rows]
     return {
-        "target": times.target,
+        "target": target,
         "seconds": [brief(row["seconds"]) for row in times.rows],
         "low": [brief(interval.get("low")) for interval in intervals],
         "high": [brief(interval.get("high")) for interval in intervals],

@@ -52,13 +52,11 @@ def advise(
     RequestError for a request that can't be met, or for records that can't be read.
     """
     # these load SciPy, which a study that starts does not need
-    from scalestudy.experiments.analysis.answers.posterior import Posterior
+    from scalestudy.experiments.analysis.answers.analysis import Analysis, asked
     from scalestudy.experiments.analysis.answers.predictions import MOST_WORKERS
-    from scalestudy.experiments.analysis.answers.recommendation import ROLE_BY, By, recommend
-    from scalestudy.experiments.analysis.answers.summary import predict
-    from scalestudy.experiments.analysis.measures.cells import gather
+    from scalestudy.experiments.analysis.answers.recommendation import ROLE_BY, By
     from scalestudy.experiments.analysis.measures.parts import present
-    from scalestudy.experiments.analysis.measures.usable import usable, versions_caveat
+    from scalestudy.experiments.analysis.measures.usable import versions_caveat
     from scalestudy.experiments.analysis.text.sentences import recommendation_lines
 
     called = {**{wish: wish for wish in WISHES}, **(names or {})}
@@ -83,31 +81,17 @@ def advise(
             )
         if not math.isfinite(target):
             raise RequestError(f"{called['target']}: {target}: is not a number", f"give a {metric.title} to reach")
-    price = spec.targets.price_per_gpu_hour if price is None else price
-    chosen = usable(trials)
-    posterior = Posterior(spec, gather(plan, chosen, metric))
-    advice = recommend(
-        spec,
-        plan,
-        chosen,
-        accuracy=target,
-        max_gpus=max_gpus,
-        price=price,
-        tolerance=tolerance,
-        by=cast(By, by),
-        posterior=posterior,
-    )
-    if target is not None:  # the laws answer for this target instead of the spec's
-        spec = spec.model_copy(update={"targets": spec.targets.model_copy(update={"accuracy": (target,)})})
-    advice["predictions"] = predict(spec, posterior, advice, price=price, most_workers=max_gpus or MOST_WORKERS)
+    analysis = Analysis(asked(spec, accuracy=target, price=price, tolerance=tolerance), plan, trials)
+    advice = analysis.recommend(max_gpus=max_gpus, by=cast(By, by))
+    advice["predictions"] = analysis.predict(advice, most_workers=max_gpus or MOST_WORKERS)
     choice = advice["choice"]
     measured = sorted({cell["num_gpus"] for cell in plan.cells})
     advice["study"] = {"num_gpus": measured, "device": choice.get("device")}
-    versions = versions_caveat(chosen.trials)
+    versions = versions_caveat(analysis.trials)
     advice["caveats"] = [{"kind": "versions", "words": versions}] if versions else []
     lines = recommendation_lines(advice)
     if by is not None and present(advice["fastest"]):  # else the best metric decides, and nothing is least
         lines = [f"Choose {choice['label']} (least {by}).", *lines]
-    asked = {"price_per_gpu_hour": price, "tolerance": advice["tolerance"]}
-    spec = spec.model_copy(update={"targets": spec.targets.model_copy(update=asked)})
-    return Advice(data=advice, lines=lines, role=ROLE_BY[cast(By, by)], spec=spec, plan=plan, study_id=folder.study_id)
+    return Advice(
+        data=advice, lines=lines, role=ROLE_BY[cast(By, by)], spec=analysis.spec, plan=plan, study_id=folder.study_id
+    )

@@ -89,7 +89,7 @@ def tunings(posterior: Posterior, recommendation: Figure | None = None) -> list[
 
     Args:
         posterior: of the study.
-        recommendation: from `recommendation.choose`. The combination of its choice stands first. All combinations
+        recommendation: from `Analysis.recommend`. The combination of its choice stands first. All combinations
             take its target. Without a choice each has the hardest target that is known well enough.
     """
     wanted = (recommendation or {}).get("target")

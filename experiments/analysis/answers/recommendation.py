@@ -10,21 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from scalestudy.experiments.analysis.answers.caveats import batch_edges, caveats_of, rate_edges
-from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.refusals import why_none
-from scalestudy.experiments.analysis.answers.target_times import (
-    SETTLED,
-    Compared,
-    Option,
-    TargetTimes,
-    pareto,
-    times_to,
-)
+from scalestudy.experiments.analysis.answers.target_times import SETTLED, Compared, Option, TargetTimes, pareto
 from scalestudy.experiments.analysis.measures.cells import (
     Cell,
     Combination,
-    cell_row,
-    gather,
     learnt_label,
     settings_of,
 )
@@ -37,11 +27,10 @@ from scalestudy.experiments.analysis.measures.intervals import (
 )
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, missing, present
-from scalestudy.experiments.analysis.measures.scaling import STRONG, timing_rows
+from scalestudy.experiments.analysis.measures.scaling import STRONG
 from scalestudy.experiments.analysis.measures.trainings import learns_alike
-from scalestudy.experiments.analysis.measures.trial import Line
-from scalestudy.experiments.analysis.measures.usable import Usable, final_value
-from scalestudy.experiments.plan.plan import Plan, cell_of
+from scalestudy.experiments.analysis.measures.usable import final_value
+from scalestudy.experiments.plan.plan import cell_of
 from scalestudy.experiments.plan.plan import label as label_of
 from scalestudy.experiments.spec.study_spec import StudySpec
 
@@ -49,57 +38,6 @@ By = Literal["time", "cost"] | None
 ROLE_BY: Mapping[By, str] = {None: "recommended", "time": "fastest", "cost": "cheapest"}
 """The choice's role, by what the reader asks for."""
 ROLES = tuple(ROLE_BY.values())
-
-
-def recommend(
-    spec: StudySpec,
-    plan: Plan,
-    trials: Sequence[Line] | Usable,
-    *,
-    accuracy: float | None = None,
-    max_gpus: int | None = None,
-    price: float | None = None,
-    tolerance: float | None = None,
-    by: By = None,
-    posterior: Posterior | None = None,
-) -> Figure:
-    """Choose a cell from a study's trials.
-
-    Args:
-        spec: the answer is for the hardest of its targets that some cell reaches.
-        plan: the study's.
-        trials: lines of `trials.jsonl`.
-        accuracy: a target in place of the spec's, of whatever metric.
-        max_gpus: cells with more workers are not chosen.
-        price: of a GPU-hour; None: the spec's.
-        tolerance: in place of the spec's.
-        by: whether `choice` is the fastest or the cheapest; None: the recommended.
-        posterior: of the trials, if it was made already.
-
-    Returns:
-        metric, target, missed_targets, max_gpus, tolerance, confidence, choice, recommended, fastest, cheapest,
-        best_accuracy, pareto (labels), settle and provisional. A choice is `{label, named, params, num_gpus,
-        batch_size, learning_rate, seconds, worker_seconds, cost, interval, measured_seconds, ratio, probability,
-        n_seeds, test_accuracy, flags, evidence, ties, caveats, strong_speedup, …}`, or null with a why. Another
-        metric's name replaces accuracy in best_accuracy and test_accuracy.
-
-        ratio: `{value}` of its time to the fastest's. probability: the chance that its time is within the tolerance
-        of the least that any cell takes.
-        evidence: `{cells (labels), seeds, kind}`. ties: labels of the cells that it can't be told apart from,
-        `tie_count` in all. caveats: `{kind, words}`. strong_speedup: of its workers over one at the same batch; null if
-        that was not timed. settle: `{label, probability, beside, seeds, worker_seconds}`: so many more seeds of that
-        cell, the recommended or a cheaper one, and of the cell `beside` are more likely than not to bring its
-        probability above 0.9 or below 0.1; null if there is no such cell.
-    """
-    metric = StudyMetric.of(spec.workload)
-    posterior = Posterior(spec, gather(plan, trials, metric)) if posterior is None else posterior
-    cells = posterior.cells
-    wanted = (accuracy,) if accuracy is not None else spec.targets.accuracy
-    price = spec.targets.price_per_gpu_hour if price is None else price
-    by_target = times_to(posterior, wanted, price)
-    rows = [cell_row(cell) for cell in cells]
-    timings = timing_rows(cells, {row["label"]: row["epoch_seconds"] for row in rows})
-    return choose(spec, cells, rows, timings, by_target, max_gpus=max_gpus, tolerance=tolerance, by=by)
 
 
 def choose(
@@ -110,12 +48,14 @@ def choose(
     by_target: Mapping[float, TargetTimes],
     *,
     max_gpus: int | None = None,
-    tolerance: float | None = None,
     by: By = None,
 ) -> Figure:
-    """Choose as `recommend` does, from figures that were made before. timings: `timing_rows`. by_target: `times_to`."""
+    """Choose as `analysis.recommend` does, which says what it returns, from figures that were made before.
+
+    timings: `timing_rows`. by_target: `times_to`.
+    """
     metric = StudyMetric.of(spec.workload)
-    tolerance = spec.targets.tolerance if tolerance is None else tolerance
+    tolerance = spec.targets.tolerance
     within = [cell for cell in cells if max_gpus is None or cell.num_gpus <= max_gpus]
     allowed = {cell.label for cell in within}
     rows = {target: [row for row in each.rows if row["label"] in allowed] for target, each in by_target.items()}

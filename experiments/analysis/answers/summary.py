@@ -3,40 +3,30 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalestudy.experiments.analysis.answers.efficiency import statistical_efficiency, tunings
+from scalestudy.experiments.analysis.answers.analysis import Analysis
+from scalestudy.experiments.analysis.answers.efficiency import statistical_efficiency
 from scalestudy.experiments.analysis.answers.factorised import factorised_caveats, factorised_part
 from scalestudy.experiments.analysis.answers.lr_rule import lr_rule
-from scalestudy.experiments.analysis.answers.posterior import Posterior
-from scalestudy.experiments.analysis.answers.predictions import MOST_WORKERS, predictions_part
-from scalestudy.experiments.analysis.answers.recommendation import choose
-from scalestudy.experiments.analysis.answers.target_times import TargetTimes, times_to
-from scalestudy.experiments.analysis.answers.throughput import throughput_part
 from scalestudy.experiments.analysis.answers.verdicts import Case, verdicts
 from scalestudy.experiments.analysis.measures.cells import (
-    Cell,
-    cell_row,
     count_statuses,
-    examples_of,
     flag_caveats,
-    gather,
     seed_caveat,
 )
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.parts import SUMMARY_VERSION, Figure, Row, missing, present
-from scalestudy.experiments.analysis.measures.scaling import Bases, scaling_answer, scaling_part, timing_rows
+from scalestudy.experiments.analysis.measures.parts import SUMMARY_VERSION, Row, missing, present
+from scalestudy.experiments.analysis.measures.scaling import scaling_answer
 from scalestudy.experiments.analysis.measures.targets import study_cost
 from scalestudy.experiments.analysis.measures.trial import Line, Trial
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.analysis.measures.usable import (
     TIMED,
-    Usable,
     accelerator_caveat,
     cut_caveats,
     spanning_caveats,
     timed_alone_caveat,
     timing_counts,
     unusable_caveat,
-    usable,
     versions_caveat,
     without_timing_runs,
 )
@@ -59,42 +49,18 @@ def summarise(
     trials: lines of `trials.jsonl`, any number of them, ended in any way. wall_seconds: of the whole study, None if it
     is unknown. include_flagged: fit laws also to timings whose flags say that they were disturbed.
     """
-    chosen = usable(trials)
-    cells = gather(plan, chosen, StudyMetric.of(spec.workload))
-    return summarise_cells(spec, plan, chosen, cells, wall_seconds, include_flagged=include_flagged)
+    return summary_of(Analysis(spec, plan, trials, include_flagged=include_flagged), wall_seconds)
 
 
-def summarise_cells(
-    spec: StudySpec,
-    plan: Plan,
-    chosen: Usable,
-    cells: Sequence[Cell],
-    wall_seconds: float | None = None,
-    *,
-    include_flagged: bool = False,
-    posterior: Posterior | None = None,
-    by_target: Mapping[float, TargetTimes] | None = None,
-) -> dict[str, Any]:
-    """Summarise cells that `gather` has made already. posterior, by_target: from `times_to`, if made already
-    too.
-    """
-    trials = chosen.trials
-    metric = StudyMetric.of(spec.workload)
-    rows = [cell_row(cell) for cell in cells]
-    if spec.train.unit != "epochs":
-        rows = [{**row, "examples": examples_of([cell])} for row, cell in zip(rows, cells, strict=True)]
-    bases = Bases(rows)
-    rows = [{**row, **scaling_part(row, bases)} for row in rows]
-    timings = timing_rows(cells, {row["label"]: row["epoch_seconds"] for row in rows})
-    price = spec.targets.price_per_gpu_hour
-    posterior = Posterior(spec, cells, include_flagged=include_flagged) if posterior is None else posterior
-    by_target = times_to(posterior, spec.targets.accuracy, price) if by_target is None else by_target
+def summary_of(analysis: Analysis, wall_seconds: float | None = None) -> dict[str, Any]:
+    """Summarise a study that is analysed, as `summarise` does."""
+    spec, plan, trials, metric = analysis.spec, analysis.plan, analysis.trials, analysis.metric
+    cells, rows, timings = analysis.cells, analysis.rows, analysis.timings
+    targets, recommendation = dict.fromkeys(spec.targets.accuracy), analysis.recommendation
     factorised = factorised_part(plan, trials, cells, spec.targets.accuracy)
-    recommendation = choose(spec, cells, rows, timings, by_target)
-    throughput = throughput_part(posterior, recommendation)
-    tuned = tunings(posterior, recommendation)
+    throughput, tuned = analysis.throughput(recommendation), analysis.tunings(recommendation)
     efficiency = statistical_efficiency(spec, tuned)
-    not_run = sum(trial.trial_id not in chosen.ended for trial in plan.trials)
+    not_run = sum(trial.trial_id not in analysis.usable.ended for trial in plan.trials)
     counts = {"planned": len(plan.trials), **count_statuses(without_timing_runs(trials)), "not_run": not_run}
     scaling = scaling_answer(timings)
     timed = [row for row in timings if present(row["epoch_seconds"])]
@@ -103,27 +69,25 @@ def summarise_cells(
         "study": _study(spec, rows, metric),
         "trials": counts,
         "timing_runs": timing_counts(trials),
-        "cost": study_cost(trials, wall_seconds, price),
+        "cost": study_cost(trials, wall_seconds, spec.targets.price_per_gpu_hour),
         "cells": rows,
         "timings": timings,
         "scaling": scaling.to_dict() if scaling is not None else missing(_why_no_scaling(rows)),
         "throughput_model": throughput,
         "statistical_efficiency": efficiency,
         "lr_rule": lr_rule(spec, tuned),
-        "predictions": predictions_part(
-            posterior, throughput, efficiency, price, times=by_target.get(recommendation["target"])
-        ),
-        "time_to_target": [row for target in metric.easiest_first(by_target) for row in by_target[target].rows],
+        "predictions": analysis.predictions(throughput, efficiency),
+        "time_to_target": [row for target in metric.easiest_first(targets) for row in analysis.times(target).rows],
         "factorised": factorised,
         "verdicts": verdicts(
-            Case.of(timed, recommendation, posterior, efficiency, in_steps=spec.train.unit == "steps")
+            Case.of(timed, recommendation, analysis.posterior, efficiency, in_steps=spec.train.unit == "steps")
         ),
         "recommendation": recommendation,
         "failures": failures(trials),
         "caveats": [
             {"kind": kind, "words": words}
             for kind, words in (
-                ("unusable", unusable_caveat(chosen.left_out)),
+                ("unusable", unusable_caveat(analysis.usable.left_out)),
                 *(("cut", words) for words in cut_caveats(trials)),
                 ("versions", versions_caveat(trials)),
                 ("accelerators", accelerator_caveat(trials)),
@@ -134,27 +98,6 @@ def summarise_cells(
             if words
         ],
     }
-
-
-def predict(
-    spec: StudySpec,
-    posterior: Posterior,
-    recommendation: Figure,
-    *,
-    price: float | None = None,
-    most_workers: int = MOST_WORKERS,
-) -> Figure:
-    """Return the `predictions` of a study alone, as `predictions.predictions_part` gives them.
-
-    posterior: of the study's trials. recommendation: from `recommend`. The settings of its choice are predicted, for
-    its target. Without a choice, the target is the hardest that is known well enough. price: of a GPU-hour.
-    most_workers: up to which to predict.
-    """
-    throughput = throughput_part(posterior, recommendation)
-    efficiency = statistical_efficiency(spec, tunings(posterior, recommendation))
-    target = efficiency.get("target")
-    times = times_to(posterior, [target], price)[target] if target is not None else None
-    return predictions_part(posterior, throughput, efficiency, price, times=times, most_workers=most_workers)
 
 
 def _study(spec: StudySpec, rows: Sequence[Row], metric: StudyMetric) -> dict[str, Any]:

@@ -20,7 +20,7 @@ NO_PHASES = "phases were not measured: waiting for data is part of the other con
 def throughput_part(posterior: Posterior, recommendation: Figure | None = None) -> Figure:
     """Return the `throughput_model` of `summary.json`.
 
-    The combination of swept keys of the recommended cell (`recommendation.choose`) stands first, then the one of most
+    The combination of swept keys of the recommended cell (`Analysis.recommend`) stands first, then the one of most
     timings.
 
     Returns:

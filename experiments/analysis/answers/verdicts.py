@@ -65,7 +65,7 @@ class Case:
     ) -> "Case":
         """Gather the case. If the recommendation names no cell, there are no places.
 
-        recommendation: from `recommendation.choose`.
+        recommendation: from `Analysis.recommend`.
         """
         recommended = present(recommendation["recommended"])
         cell = recommendation["recommended" if recommended else "choice"]

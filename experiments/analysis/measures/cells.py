@@ -430,7 +430,7 @@ def combination_of(params: Mapping[str, Any]) -> str:
 def combinations(cells: Sequence[Cell], recommendation: Figure | None = None) -> list[Combination]:
     """Return the combinations of a study: the recommended cell's first, then by their number of trainings.
 
-    recommendation: from `recommendation.choose`. Without a choice the combination of most trainings stands first.
+    recommendation: from `Analysis.recommend`. Without a choice the combination of most trainings stands first.
     """
     members: dict[str, list[Cell]] = {}
     for cell in cells:

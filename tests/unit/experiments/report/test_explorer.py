@@ -7,14 +7,11 @@ from dataclasses import replace
 import pytest
 
 from scalestudy.experiments.analysis import recommend
-from scalestudy.experiments.analysis.answers.posterior import Posterior
+from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.answers.recommendation import ROLES
-from scalestudy.experiments.analysis.answers.summary import summarise_cells
-from scalestudy.experiments.analysis.answers.target_times import times_to
-from scalestudy.experiments.analysis.measures.cells import gather
+from scalestudy.experiments.analysis.answers.summary import summary_of
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.trial import Trial
-from scalestudy.experiments.analysis.measures.usable import usable
 from scalestudy.experiments.analysis.text.answer import chosen_lines
 from scalestudy.experiments.report import explorer
 from scalestudy.experiments.report.explorer import brief, embedded, explorer_data, slider_targets
@@ -31,12 +28,10 @@ sweep: {num_gpus: [1, 2], batch_size: [32, 128], learning_rate: [0.1, 0.2], seed
 
 def explored(text=TEXT, **keywords):
     spec, plan, trials = study_of(text, Law(noise=0.05, learning=60), **keywords)
-    cells = gather(plan, trials, StudyMetric.of(spec.workload))
-    posterior = Posterior(spec, cells)
-    by_target = times_to(posterior, spec.targets.accuracy)
-    summary = summarise_cells(spec, plan, usable(trials), cells, by_target=by_target)
+    analysis = Analysis(spec, plan, trials)
+    summary = summary_of(analysis)
     summary["study"]["study_id"] = "x-1"
-    return spec, plan, trials, cells, summary, explorer_data(spec, posterior, summary, by_target)
+    return spec, plan, trials, analysis, summary, explorer_data(analysis, summary)
 
 
 def test_at_every_target_the_slider_says_what_recommend_says():
@@ -76,17 +71,17 @@ def test_the_answered_target_has_the_times_of_the_summary():
 
 
 def test_runs_are_named_as_mlflow_has_them():
-    spec, _, _, cells, summary, data = explored()
+    *_, analysis, summary, data = explored()
     assert data["runs"] is None
     page = "http://127.0.0.1:5000/#/experiments/1/runs"
-    runs = explorer_data(spec, Posterior(spec, cells), summary, {}, runs_page=page)["runs"]
+    runs = explorer_data(analysis, summary, runs_page=page)["runs"]
     assert runs["page"] == page
     assert runs["filters"][0] == (
         "params.`num_gpus` = '1' and params.`batch_size` = '32' and params.`learning_rate` = '0.1' "
         "and tags.`scalestudy.study_id` = 'x-1'"
     )
-    inferred = Posterior(spec, [replace(cells[0], inferred=True), *cells[1:]])
-    assert explorer_data(spec, inferred, summary, {}, runs_page=page)["runs"]["filters"][0] is None
+    analysis.cells = [replace(analysis.cells[0], inferred=True), *analysis.cells[1:]]
+    assert explorer_data(analysis, summary, runs_page=page)["runs"]["filters"][0] is None
 
 
 def test_columns_have_an_entry_for_each_cell():

@@ -81,13 +81,53 @@ OPTIMIZERS: Mapping[str, str] = MappingProxyType(
 
 SCHEDULES: Mapping[str, str] = MappingProxyType(
     {
-        "constant": "scalestudy.training.loop.learning_rate:constant_factor",
-        "cosine": "scalestudy.training.loop.learning_rate:cosine_factor",
-        "linear": "scalestudy.training.loop.learning_rate:linear_factor",
-        "one_cycle": "scalestudy.training.loop.learning_rate:one_cycle_factor",
+        "constant": "scalestudy.training.loop.schedules:constant",
+        "cosine": "scalestudy.training.loop.schedules:cosine",
+        "linear": "scalestudy.training.loop.schedules:linear",
+        "one_cycle": "scalestudy.training.loop.schedules:one_cycle",
     }
 )
-"""Name -> callable(progress, steps) -> the rate's share of its peak, 0 <= progress < steps."""
+"""Name -> callable(step, steps, **args) -> the rate's share of its peak, 0 <= step < steps."""
+
+TORCH_SCHEDULERS: Mapping[str, str] = MappingProxyType(
+    {
+        name: f"torch.optim.lr_scheduler:{name}"
+        for name in (
+            "ConstantLR",
+            "CosineAnnealingLR",
+            "CosineAnnealingWarmRestarts",
+            "CyclicLR",
+            "ExponentialLR",
+            "LinearLR",
+            "MultiStepLR",
+            "OneCycleLR",
+            "PolynomialLR",
+            "StepLR",
+        )
+    }
+)
+"""Name -> PyTorch's class of schedulers, called with an optimizer and `args`."""
+
+NO_SCHEDULES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "ReduceLROnPlateau": (
+            "waits for the metric, and here all rates are known before the training",
+            "choose StepLR, MultiStepLR or cosine",
+        ),
+        **dict.fromkeys(
+            ("LambdaLR", "MultiplicativeLR"),
+            ("takes a function, which a spec can't hold", "name the function itself: package.module:callable"),
+        ),
+        **dict.fromkeys(
+            ("ChainedScheduler", "SequentialLR"),
+            (
+                "takes other schedulers, which a spec can't hold",
+                "use warmup_steps before one schedule, or write a function and name it: package.module:callable",
+            ),
+        ),
+    }
+)
+"""PyTorch's other schedulers: why each is refused, and the remedy."""
 
 GRADIENT_SYNCS: Mapping[str, str] = MappingProxyType(
     {

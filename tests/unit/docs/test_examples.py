@@ -17,6 +17,8 @@ from scalestudy.experiments.analysis.answers.verdicts import Case
 from scalestudy.experiments.analysis.laws.least_squares import NoLawError
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.orchestration.sweep.search import TrialSource
+from scalestudy.training.config import ScheduleConfig
+from scalestudy.training.loop.schedules import make_schedule
 from tests.support.gloo import GlooPool
 from tests.support.studies import REPOSITORY
 from tests.support.synthetic_studies import spec_of, summary_of
@@ -49,6 +51,13 @@ def test_pages_show_the_examples_as_they_are() -> None:
         if f"(examples/{name})" in page.read_text("utf-8")
     }
     assert {*found, *linked} == {*files}
+
+
+def test_the_schedules_are_called_as_their_page_says() -> None:
+    decay = ScheduleConfig(name="docs.examples.schedules:decay", args={"gamma": 0.01})
+    assert [make_schedule(decay, 0.5)(step, 4) for step in (0, 2, 4)] == pytest.approx([0.5, 0.05, 0.005])
+    halves = make_schedule(ScheduleConfig(name="docs.examples.schedules:halves"), 0.5)
+    assert [halves(step, 4) for step in range(4)] == [0.5, 0.5, 0.25, 0.25]
 
 
 def test_the_data_set_is_the_same_each_time_and_fits_its_classes() -> None:

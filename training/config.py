@@ -143,7 +143,7 @@ class Workload(Section):
     model: Annotated[Text, BuiltIn(MODELS)] = "lenet"
     """the network; torchvision:name is one of torchvision's
 
-    A callable is called with num_classes, in_channels and model_args."""
+    A callable is called with model_args, and with num_classes and in_channels if it names them."""
     data: Annotated[Text, AfterValidator(_data_set), BuiltIn(DATASETS)] = "digits"
     """the data set
 

@@ -25,7 +25,7 @@ MODELS: Mapping[str, str] = MappingProxyType(
         "linear_regression": "scalestudy.training.models:LinearRegression",
     }
 )
-"""Name -> callable(num_classes, in_channels, **model_args) -> nn.Module."""
+"""Name -> callable(**model_args) -> nn.Module, which gets num_classes and in_channels too if it names them."""
 
 MODEL_FAMILIES: Mapping[str, str] = MappingProxyType(
     {
@@ -179,15 +179,39 @@ def check_name(path_or_name: str, table: Mapping[str, str]) -> None:
 
 
 def call_with(function: Callable[..., Any], what: str, /, *positional: Any, **keywords: Any) -> Any:
-    """Call the function. Raises InputError, with `what` and the valid names, if it does not take the arguments."""
+    """Call the function. Raises InputError if it can't be called so."""
+    check_call(function, what, *positional, **keywords)
+    return function(*positional, **keywords)
+
+
+def check_call(function: Callable[..., Any], what: str, /, *positional: Any, **keywords: Any) -> None:
+    """Raise InputError, with `what`, the signature and the arguments, unless the function can be called with them."""
+    takes = named_parameters(function)
+    if takes is None:
+        return
     signature = inspect.signature(function)
     try:
         signature.bind(*positional, **keywords)
     except TypeError as error:
-        takes = ", ".join(signature.parameters) or "no arguments"
-        called = f"{len(positional)} of the study, then those of the spec"
-        raise InputError(f"{what}: {error}", f"it takes {takes}, and is called with {called}") from None
-    return function(*positional, **keywords)
+        name = getattr(function, "__name__", type(function).__name__)
+        given = ", ".join([*map(_briefly, positional), *(f"{key}={_briefly(each)}" for key, each in keywords.items())])
+        called = f"{name}({', '.join(map(str, signature.parameters.values()))}) is called with ({given})"
+        raise InputError(f"{what}: {called}: {error}", f"it takes {', '.join(takes) or 'no arguments'}") from None
+
+
+def named_parameters(function: Callable[..., Any]) -> list[str] | None:
+    """Return the parameters that may be given by name; None: the callable, written in C, does not tell."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return [each.name for each in found if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+
+
+def _briefly(value: Any) -> str:
+    """Return a value in an error: numbers, text and small collections as they are, of others the type."""
+    plain = repr(value) if value is None or isinstance(value, bool | int | float | str | list | dict | tuple) else ""
+    return plain if plain and len(plain) <= 40 else f"<{type(value).__name__}>"
 
 
 def _load(path: str, path_or_name: str) -> Callable[..., Any]:

@@ -98,8 +98,8 @@ class StudySpec(Section):
             if value and low < high:
                 most, least = (high, low) if key == "warmup_steps" else (low, high)
                 notes.append(
-                    f"train.{key}: {value:g} with train.{unit}: at batch_size {most} the warm-up is {high / low:.3g} times "
-                    f"as large a share of the training as at {least}; train.warmup_share keeps the share"
+                    f"train.{key}: {value:g} with train.{unit}: at batch_size {most} the warm-up is {high / low:.3g} "
+                    f"times as large a share of the training as at {least}; train.warmup_share keeps the share"
                 )
         return notes
 

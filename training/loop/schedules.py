@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from scalestudy.training.config import ScheduleConfig, is_number
 from scalestudy.training.exceptions import InputError
-from scalestudy.training.registry import NO_SCHEDULES, SCHEDULES, TORCH_SCHEDULERS, resolve_field
+from scalestudy.training.registry import NO_SCHEDULES, SCHEDULES, TORCH_SCHEDULERS, check_call, resolve_field
 
 Schedule = Callable[[float, int], float]
 """(steps since the warm-up, steps after it) -> rate. What it counts may also be epochs."""
@@ -105,7 +105,7 @@ class TorchSchedule:
         self._step = 0
         self._optimizer = torch.optim.Adagrad([torch.zeros(())], lr=self._peak)  # it has no momentum to change
         arguments = self._config.args
-        _check_call(self._kind, self._config, self._optimizer)
+        check_call(self._kind, f"schedule.args: {self._config.name!r}", self._optimizer, **arguments)
         try:
             self._scheduler = self._kind(self._optimizer, **arguments)
         except (TypeError, ValueError, KeyError) as error:
@@ -125,36 +125,20 @@ def _own(function: Callable[..., Any], config: ScheduleConfig, peak: float) -> S
     except (TypeError, ValueError):
         raise InputError(f"{what} has no signature", FORMS) from None
     if names[:1] == ["progress"] and names[1:2] != ["steps"]:
-        _check_call(function, config, 0.0)
+        check_call(function, f"schedule.args: {config.name!r}", 0.0, **config.args)
 
         def of_progress(step: float, steps: int) -> float:
             return peak * _rate(function(step / steps, **config.args), config.name, step)
 
         return of_progress
     if names[:2] == ["step", "steps"]:
-        _check_call(function, config, 0, 1)
+        check_call(function, f"schedule.args: {config.name!r}", 0, 1, **config.args)
 
         def of_steps(step: float, steps: int) -> float:
             return peak * _rate(function(min(int(step), steps - 1), steps, **config.args), config.name, step)
 
         return of_steps
     raise InputError(f"{what} takes ({', '.join(names)}), which is no form of a schedule", FORMS)
-
-
-def _check_call(called: Callable[..., Any], config: ScheduleConfig, *positional: Any) -> None:
-    """Raise InputError unless it takes these and the config's arguments, and needs no others."""
-    signature = inspect.signature(called)
-    try:
-        signature.bind(*positional, **config.args)
-    except TypeError as error:
-        own = [*signature.parameters.values()][len(positional) :]
-        missing = [f"{each.name}: …" for each in own if each.default is each.empty and each.name not in config.args]
-        takes = ", ".join(each.name for each in own) or "none"
-        raise InputError(
-            f"schedule: {config.name!r} is {config.name.rpartition(':')[2]}{signature}, and schedule.args are "
-            f"{dict(config.args)}: {error}",
-            f"write schedule.args: {{{', '.join(missing)}}}" if missing else f"its own arguments are {takes}",
-        ) from None
 
 
 def _needed(function: Callable[..., Any]) -> list[str]:

@@ -14,8 +14,8 @@ import typer
 from scalestudy.experiments.spec.reading import parse_study
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep_section import sweep_keys
-from scalestudy.training.section import Section
 from scalestudy.orchestration.commands.cli import app
+from scalestudy.training.section import Section
 from tests.support.pages import blocks, inline_code, page_names, page_text, shell_commands
 from tests.support.project_files import REPOSITORY, project_files
 

@@ -249,11 +249,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "another name": (f"{HERE}:of_x", rf"takes \(x\), .*; write {BOTH}"),
     "another argument": (
         f"{HERE}:with_gamma",
-        r"with_gamma\(progress: .*\).*schedule.args are \{\}: missing .*'gamma'; write schedule.args: \{gamma: …\}",
+        r"with_gamma\(progress: .*\) is called with \(0.0\): missing .*'gamma'; it takes progress, gamma",
     ),
     "an unknown argument": (
         {"name": f"{HERE}:of_progress", "args": {"gama": 1}},
-        "unexpected keyword.*'gama'; its own arguments are gamma",
+        "unexpected keyword.*'gama'; it takes",
     ),
     "text": (f"{HERE}:text", r"gave '0.1' at step 0; return a finite number, 0 or above"),
     "None": (f"{HERE}:nothing", "gave a NoneType at step 0"),

@@ -163,7 +163,11 @@ class Workload(Section):
     metric_mode: Annotated[Literal["max", "min"], EXACT] = "max"
     """whether the larger or the smaller metric is better"""
     task: Annotated[Text, BuiltIn(TASKS)] | None = None
-    """class that says what a batch's loss and metrics are; null: inputs, targets, loss and metric"""
+    """class that says what a batch's loss and metrics are; null: inputs, targets, loss and metric
+
+    It is called with what the data give it (for_task) and task_args."""
+    task_args: Arguments = Field(default_factory=dict)
+    """arguments of the task, such as {smoothing: 0.1}"""
     loader: Annotated[LoaderConfig, Affects(result=False)] = LoaderConfig()
     """how data are read ahead; it changes no result"""
 
@@ -262,6 +266,8 @@ class Train(Section):
     eval_every: Annotated[Period | None, Affects(step=False)] = None
     """from one evaluation to the next, {epochs: N}, {steps: N} or {tokens: N}, in the unit of the length; null: each
     epoch; a training of steps or tokens, about 10 times"""
+    evaluate_batches: Annotated[Count | None, Affects(step=False)] = None
+    """test examples of an evaluation, in batches of 512: the same ones each time, from all over the set; null: all"""
     optimizer: OptimizerConfig = OptimizerConfig()
     """the rule of an update"""
     lr_rule: Annotated[Literal["none", "linear", "sqrt", "adascale"], EXACT] = "none"

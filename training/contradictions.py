@@ -123,6 +123,14 @@ CONTRADICTIONS = (
         remedy="remove loss, or task",
     ),
     Contradiction(
+        key="task_args",
+        applies=bool,
+        other_key="task",
+        other_applies=lambda task: task is None,
+        reason="there is no task to call",
+        remedy="name the task, or remove task_args",
+    ),
+    Contradiction(
         key="augment",
         applies=lambda augment: augment != "none",
         other_key="task",

@@ -72,7 +72,7 @@ METRICS: Mapping[str, str] = MappingProxyType(
 """Name -> callable(outputs, targets) -> values (N,), one an example. The metric is their mean over the test set."""
 
 TASKS: Mapping[str, str] = MappingProxyType({})
-"""None is built in: a task is `package.module:Class`, called without arguments -> scalestudy.training.task.Task."""
+"""None is built in: a task is `package.module:Class`, called with **for_task, **task_args -> training.task.Task."""
 
 OPTIMIZERS: Mapping[str, str] = MappingProxyType(
     {"sgd": "torch.optim:SGD", "adam": "torch.optim:Adam", "adamw": "torch.optim:AdamW"}

@@ -78,7 +78,7 @@ def _sweep(fields: Schema, train: Schema) -> Schema:
         for path, part in parts.items()
     }
     arguments = f"^({'|'.join(map(re.escape, ARGUMENTS))})\\.{IDENTIFIER}$"
-    any_value = {"description": "An argument of the model, the data set or the schedule."}
+    any_value = {"description": "An argument of the model, the data set, the task or the schedule."}
     point = {
         "type": "object",
         "properties": items,

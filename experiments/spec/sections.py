@@ -203,12 +203,12 @@ def sweepable_keys() -> tuple[str, ...]:
     return tuple("train.schedule" if key == "train.schedule.name" else key for key in leaf_keys())
 
 
-ARGUMENTS = ("workload.model_args", "workload.data_args", "train.schedule.args")
+ARGUMENTS = ("workload.model_args", "workload.data_args", "workload.task_args", "train.schedule.args")
 """Mappings whose keys, a user's names, may be swept too."""
 
 
 def is_argument(key: str) -> bool:
-    """Whether it names an argument of the model, the data set or the schedule: `workload.model_args.width`."""
+    """Whether it names an argument of model, data set, task or schedule: `workload.model_args.width`."""
     mapping, _, name = key.rpartition(".")
     return mapping in ARGUMENTS and name.isidentifier()
 

@@ -41,7 +41,7 @@ class Sweep(Section):
     """The parameters of a study. A grid is the product of all lists and the points; a search draws from them.
 
     Besides the fields, any plain `train.*` key may stand here by its dotted name (`train.optimizer.momentum`), and any
-    argument of the model, the data set and the schedule (`workload.model_args.width`). Values keep their order. A
+    argument of model, data set, task and schedule (`workload.model_args.width`). Values keep their order. A
     parameter without values takes its one value from `Numbers` or the spec's section.
     """
 
@@ -92,7 +92,7 @@ class Sweep(Section):
 
 
 def sweep_keys() -> list[str]:
-    """Return every key that may stand under `sweep`, but for arguments of the model, the data set and the schedule."""
+    """Return every key that may stand under `sweep`, but for arguments that a user names."""
     return [*ITEMS, "points", *sweepable_keys()]
 
 

@@ -308,7 +308,7 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
     data = open_data(config, worker)
 
     model = seeded_model(config, data.for_model)
-    task = make_task(config.task, config.loss, config.metric, data.num_classes)
+    task = make_task(config.task, config.loss, config.metric, data.num_classes, {**data.for_task, **config.task_args})
     an_example = tokens_an_example(config, worker, task) if config.counts_tokens else math.nan
     if data.samples is None:
         whole = budget_of(config, 1, an_example)

@@ -12,6 +12,7 @@ from scalestudy.training.config import LoaderConfig, OptimizerConfig, ScheduleCo
 LEAST = {"model": "lenet", "data": "digits", "batch_size": 64, "learning_rate": 0.1}
 OTHER = {
     "epochs": 3,
+    "evaluate_batches": 2,
     "optimizer": OptimizerConfig(name="sgd", momentum=0.9, weight_decay=1e-05, nesterov=True),
     "lr_rule": "linear",
     "base_batch_size": 32,
@@ -55,6 +56,7 @@ APART = {
     "warmup_tokens": {"warmup_tokens": 5, "task": "my_task:Task", "metric": "f1"},
     "warmup_share": {"warmup_share": 0.1},
     "task": {"task": "my_task:Task", "metric": "f1"},
+    "task_args": {"task": "my_task:Task", "metric": "f1", "task_args": {"smoothing": 0.1}},
     "min_seconds": {"max_steps": 60, "min_seconds": 2.5},
 }
 """Keys that don't go with some of the others."""

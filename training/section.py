@@ -102,7 +102,7 @@ class Named(Section):
         if not isinstance(raw, str):
             raise wrong("is neither a name nor a mapping", "write a name, or {name: …}")
         try:
-            return {"name": cls.from_dict({"name": raw}).name}
+            return {"name": value_of(cls.from_dict({"name": raw}), "name")}
         except ConfigError as error:  # at the place where the name stands
             raise wrong(error.problems[0].message, error.problems[0].remedy) from None
 
@@ -115,18 +115,16 @@ class Named(Section):
 
     @model_serializer(mode="wrap")
     def _write_name(self, handler: SerializerFunctionWrapHandler) -> Any:
-        return shortened(handler(self), type(self))
-
-
-def shortened(plain: Mapping[str, Any], section: type[Named]) -> Any:
-    """Return the name that stands for plain data of such a section, or the data if more is set."""
-    more = changed(section, {key: value for key, value in plain.items() if key != "name"})
-    return plain if more or "name" not in plain else plain["name"]
+        plain = handler(self)
+        more = changed(type(self), {key: value for key, value in plain.items() if key != "name"})
+        return plain if more else plain["name"]
 
 
 def name_of(value: Any) -> str:
-    """Return the name of a `Named` section, given as such, or as plain data in either form. "": they have none."""
-    return value if isinstance(value, str) else str(value.get("name", "")) if isinstance(value, Mapping) else value.name
+    """Return the name of a `Named` section, given as such or as plain data in either form. "": it has none."""
+    if isinstance(value, Section):
+        value = value.to_dict()
+    return str(value.get("name", "")) if isinstance(value, Mapping) else str(value)
 
 
 @dataclass(frozen=True)
@@ -628,7 +626,8 @@ def changed(
             value = changed(typing.cast(type[Section], kind), value, matters, below)
             if not value:
                 continue
-            value = value["name"] if issubclass(kind, Named) and set(value) == {"name"} else value
+            if set(value) == {"name"} and issubclass(typing.cast(type[Section], kind), Named):
+                value = value["name"]
         elif value == default and name not in always:
             continue
         kept[name] = value

@@ -215,7 +215,7 @@ def _fits(workload: Mapping[str, Any], train: Mapping[str, Any]) -> bool:
         workload["model"] in FITTING_MODELS
         and workload["data"] in FITTING_DATA
         and str(arguments.pop("init", "default")) in INITIALISATIONS
-        and not (arguments or workload["data_args"] or workload.get("task"))
+        and not (arguments or workload["data_args"] or workload.get("task") or train.get("evaluate_batches"))
         and workload["loss"] in LOSSES
         and workload["metric"] in METRICS
         and train["optimizer"]["name"] in OPTIMIZERS
@@ -231,7 +231,7 @@ def kinds_of(trials: Iterable[TrialPlan]) -> dict[str, Kind]:
     alike: dict[str, list[TrialPlan]] = {}
     for trial in trials:
         own = trial.train["optimizer"] if trial.train["optimizer"]["name"] not in OPTIMIZERS else None
-        word = json.dumps([trial.workload, own], sort_keys=True, default=repr)
+        word = json.dumps([trial.workload, own, trial.train.get("evaluate_batches")], sort_keys=True, default=repr)
         alike.setdefault(word, []).append(trial)
     by_batch = [tuple(sorted(each, key=lambda trial: trial.batch_size)) for each in alike.values()]
     smallest = [each[0] for each in by_batch]

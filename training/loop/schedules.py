@@ -77,6 +77,10 @@ class TorchSchedule:
     rates of an uninterrupted training to the bit.
     """
 
+    _optimizer: torch.optim.Optimizer
+    _scheduler: LRScheduler
+    _step: int  # at which the scheduler is
+
     def __init__(self, kind: type[LRScheduler], config: ScheduleConfig, peak: float) -> None:
         """Make the scheduler. Raises InputError for one that asks for a metric, or does not take the arguments."""
         self._kind, self._config, self._peak = kind, config, peak

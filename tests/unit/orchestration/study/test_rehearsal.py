@@ -106,6 +106,8 @@ def test_the_catalogues_first_study_does_not_wait_for_a_rehearsal():
         ("128]", "1438]"),
         ("sweep: {", f"train: {{schedule: '{HERE}:build'}}\nsweep: {{"),
         ("sweep: {", f"train: {{optimizer: {{name: '{HERE}:build'}}}}\nsweep: {{"),
+        ("sweep: {", "train: {schedule: {name: StepLR, args: {step_size: 1}}}\nsweep: {"),
+        ("sweep: {", "train: {evaluate_batches: 1}\nsweep: {"),
     ],
 )
 def test_what_is_not_built_in_or_was_not_tried_is_rehearsed(change):
@@ -212,6 +214,11 @@ def test_the_rates_of_each_schedule_are_told_and_those_that_fall_to_nothing(tmp_
         f"the rates fall to nothing with {named}=0.1: in 81% of the steps they are under 0.001 of their peak, 0.1, and "
         "end at 1.78e-20; correct train.schedule"
     ]
+
+
+def test_more_evaluation_than_the_test_set_has_is_refused(tmp_path):
+    with pytest.raises(RequestError, match="evaluate_batches: 9 batches of 512 are more than the 1024 test examples"):
+        rehearse_all(SCHEDULED.replace("GIVEN", "train.evaluate_batches: [1, 9]"), tmp_path)
 
 
 def test_rates_of_more_trainings_than_a_person_reads_are_in_json():

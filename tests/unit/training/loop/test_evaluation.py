@@ -142,7 +142,7 @@ def test_a_part_that_is_larger_than_the_set_is_refused() -> None:
     config = make_config(data_args={"test_samples": 1_200, "train_samples": 64}, evaluate_batches=3)
     assert open_data(config, ALONE).test_samples == 1_200
     assert open_data(config.replace(evaluate_batches=2), ALONE).test_samples == 1_024
-    with pytest.raises(InputError, match="4 is more than the 3 batches of 512 that 1200 test examples make"):
+    with pytest.raises(InputError, match="4 batches of 512 are more than the 1200 test examples; choose at most 3"):
         open_data(config.replace(evaluate_batches=4), ALONE)
 
 

@@ -221,8 +221,8 @@ def open_data(config: TrainConfig, worker: Worker) -> TrainingData:
         most = math.ceil(len(test) / EVALUATION_BATCH)
         if config.evaluate_batches > most:
             raise InputError(
-                f"evaluate_batches: {config.evaluate_batches} batches of {EVALUATION_BATCH} are more than the {len(test)} "
-                "test examples",
+                f"evaluate_batches: {config.evaluate_batches} batches of {EVALUATION_BATCH} are more than the "
+                f"{len(test)} test examples",
                 f"choose at most {most}, or null for the whole set",
             )
     is_pair = splits.num_classes is not None

@@ -13,7 +13,7 @@ from scalestudy.experiments.spec.search_space import Cell, Factorised, Space, To
 from scalestudy.experiments.spec.sections import NO_STEP, Resources, is_argument, length_of, result_keys
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep_section import ITEMS
-from scalestudy.training.config import Train, Workload
+from scalestudy.training.config import ScheduleConfig, Train, Workload
 
 PLAN_VERSION = 2
 """Version of a study's files: plan.json, journal, trials.jsonl. scalestudy 0.1 and 0.2 wrote version 1."""
@@ -298,9 +298,13 @@ def label(params: Mapping[str, Any]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Return the value of a parameter in run names: `0.2`, `sgd`, `[1,2]`."""
+    """Return the value of a parameter in run names: `0.2`, `sgd`, `[1,2]`, `cosine(floor=0.1)` of a whole schedule."""
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, Mapping) and value.keys() == ScheduleConfig.model_fields.keys():
+        given = [f"{key}={value_text(each)}" for key, each in value["args"].items()]
+        given += [f"per={value['per']}"] if value["per"] == "epoch" else []
+        return f"{value['name']}({','.join(given)})"
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 

@@ -150,8 +150,10 @@ def test_the_arguments_of_a_schedule_are_swept_like_others():
     assert [train_config(trial, "data").schedule.args for trial in trials] == [{"gamma": 0.1}, {"gamma": 0.2}]
     plain = ids("name: x\ntrain: {schedule: {name: 'my:f', args: {gamma: 0.1}, per: step}}")
     assert plain == [trials[0].trial_id]
-    whole = "sweep: {train.schedule: [cosine, {name: 'my:f', args: {gamma: 0.1}}]}"
-    assert ids(f"name: x\n{whole}")[1:] == plain
+    whole = "name: x\nsweep: {train.schedule: [cosine, {name: 'my:f', args: {gamma: 0.1}}, {name: linear, per: epoch}]}"
+    assert ids(whole)[1] == plain[0]
+    names = [trial.name.partition("seed=0 ")[2] for trial in make_plan(spec_of(whole)).trials]
+    assert names == ["schedule=cosine", "schedule=my:f(gamma=0.1)", "schedule=linear(per=epoch)"]
 
 
 def test_a_schedule_and_an_argument_of_it_may_both_be_swept():

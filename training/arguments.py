@@ -80,7 +80,8 @@ def make_arguments(config: TrainConfig) -> list[str]:
     words, plain = [], changed(TrainConfig, config.to_dict(), always=ALWAYS_TOLD)
     for option, path, field in _options():
         *sections, name = path
-        value = functools.reduce(lambda part, key: part.get(key, {}), sections, plain).get(name)
+        section = functools.reduce(lambda part, key: part.get(key, {}), sections, plain)
+        value = section.get(name) if isinstance(section, dict) else section if name == "name" else None
         if value is None:
             continue
         if kind_of(field) is bool:  # a flag
@@ -99,7 +100,7 @@ def _options() -> Iterator[tuple[str, tuple[str, ...], FieldInfo]]:
         *above, name = path
         if path[0] in OF_STUDIES:
             continue
-        if above and name in ("name", "args", "workers", "prefetch"):  # too general to stand alone
+        if above and name in ("name", "args", "per", "workers", "prefetch"):  # too general to stand alone
             name = above[-1] if name == "name" else f"{above[-1]}_{name}"
         yield f"--{name.replace('_', '-')}", path, field
 

@@ -21,9 +21,11 @@ from scalestudy.training.registry import (
     LOSSES,
     METRICS,
     MODELS,
+    NO_SCHEDULES,
     OPTIMIZERS,
     SCHEDULES,
     TASKS,
+    TORCH_SCHEDULERS,
 )
 from scalestudy.training.section import (
     CALLABLE,
@@ -35,11 +37,13 @@ from scalestudy.training.section import (
     Clash,
     ConfigError,
     Count,
+    Named,
     NotNegative,
     Only,
     Positive,
     Problem,
     Section,
+    Share,
     Text,
     Whole,
     not_built_in,
@@ -139,7 +143,7 @@ class Workload(Section):
     model: Annotated[Text, BuiltIn(MODELS)] = "lenet"
     """the network; torchvision:name is one of torchvision's
 
-    A callable is called with num_classes, in_channels and model_args."""
+    A callable is called with model_args, and with num_classes and in_channels if it names them."""
     data: Annotated[Text, AfterValidator(_data_set), BuiltIn(DATASETS)] = "digits"
     """the data set
 
@@ -159,7 +163,11 @@ class Workload(Section):
     metric_mode: Annotated[Literal["max", "min"], EXACT] = "max"
     """whether the larger or the smaller metric is better"""
     task: Annotated[Text, BuiltIn(TASKS)] | None = None
-    """class that says what a batch's loss and metrics are; null: inputs, targets, loss and metric"""
+    """class that says what a batch's loss and metrics are; null: inputs, targets, loss and metric
+
+    It is called with what the data give it (for_task) and task_args."""
+    task_args: Arguments = Field(default_factory=dict)
+    """arguments of the task, such as {smoothing: 0.1}"""
     loader: Annotated[LoaderConfig, Affects(result=False)] = LoaderConfig()
     """how data are read ahead; it changes no result"""
 
@@ -201,6 +209,48 @@ class OptimizerConfig(Section):
     """arguments of an optimizer of your own"""
 
 
+FLOOR = "floor"
+"""Argument of the built-in schedules that fall: the share of the peak at which they end."""
+WITH_FLOOR = ("cosine", "linear")
+"""Schedules that take it."""
+
+
+def _schedule(value: str) -> str:
+    name = value.removeprefix("torch.optim.lr_scheduler:")
+    if name in NO_SCHEDULES:
+        raise wrong(*NO_SCHEDULES[name])
+    return value
+
+
+class ScheduleConfig(Named):
+    """How the rate changes over the training, after the warm-up."""
+
+    name: Annotated[Text, AfterValidator(_schedule), BuiltIn(SCHEDULES, more=(*TORCH_SCHEDULERS, *NO_SCHEDULES))] = (
+        "constant"
+    )
+    """how the rate changes after the warm-up, also StepLR or another class of torch.optim.lr_scheduler; alone it may
+    stand for all three: schedule: cosine"""
+    args: Arguments = Field(default_factory=dict)
+    """arguments of the schedule, such as {gamma: 0.5}; of cosine and linear: floor, the share of the rate at the end"""
+    per: Annotated[Literal["step", "epoch"], EXACT] = "step"
+    """what the schedule counts; epoch: the rate is the same throughout an epoch"""
+
+    @model_validator(mode="after")
+    def _built_in_takes_its_arguments(self) -> Self:
+        if self.name not in SCHEDULES or not self.args:
+            return self
+        takes = "floor alone" if self.name in WITH_FLOOR else "no arguments"
+        if self.name not in WITH_FLOOR or set(self.args) != {FLOOR}:
+            message = f"are no arguments of {self.name}: it takes {takes}"
+            remedy = "write args: {floor: 0.1}, or remove args" if self.name in WITH_FLOOR else "remove args"
+            raise wrong_together(self, [Clash("args", message, remedy, ["name"])])
+        floor = self.args[FLOOR]
+        if not is_number(floor) or not 0 <= floor <= 1:
+            remedy = "write a share of the peak from 0 to 1, such as {floor: 0.1}"
+            raise wrong_together(self, [Clash("args", "have a floor that is no share", remedy, ["name"])])
+        return self
+
+
 class Train(Section):
     """How one trial is trained. Any key can be swept too, with a list under `sweep`.
 
@@ -216,6 +266,8 @@ class Train(Section):
     eval_every: Annotated[Period | None, Affects(step=False)] = None
     """from one evaluation to the next, {epochs: N}, {steps: N} or {tokens: N}, in the unit of the length; null: each
     epoch; a training of steps or tokens, about 10 times"""
+    evaluate_batches: Annotated[Count | None, Affects(step=False)] = None
+    """test examples of an evaluation, in batches of 512: the same ones each time, from all over the set; null: all"""
     optimizer: OptimizerConfig = OptimizerConfig()
     """the rule of an update"""
     lr_rule: Annotated[Literal["none", "linear", "sqrt", "adascale"], EXACT] = "none"
@@ -226,8 +278,12 @@ class Train(Section):
     """epochs over which the rate rises, step by step"""
     warmup_steps: Annotated[Count | None, Affects(step=False)] = None
     """the same in steps; null: as warmup_epochs says"""
-    schedule: Annotated[Text, BuiltIn(SCHEDULES), Affects(step=False)] = "constant"
-    """how the rate falls over the training"""
+    warmup_tokens: Annotated[Annotated[int, Field(ge=1, le=LARGEST_TOKENS)] | None, Affects(step=False)] = None
+    """the same in what the task's tokens counts; null: as warmup_epochs says"""
+    warmup_share: Annotated[Share | None, Affects(step=False)] = None
+    """the same as a share of the training, up to 1; null: as warmup_epochs says"""
+    schedule: Annotated[ScheduleConfig, Affects(step=False)] = ScheduleConfig()
+    """how the rate changes after the warm-up"""
     gradient_clip: Positive | None = None
     """the largest L2 norm of the summed gradient; null: not clipped"""
     precision: Annotated[Literal["fp32", "tf32", "bf16"], EXACT] = "fp32"
@@ -280,6 +336,11 @@ class Train(Section):
     def unit(self) -> Literal["epochs", "steps", "tokens"]:
         """The unit of length and period."""
         return "steps" if self.steps is not None else "tokens" if self.tokens is not None else "epochs"
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether the training or its warm-up is as long as its tokens say."""
+        return self.unit == "tokens" or self.warmup_tokens is not None
 
     @property
     def length(self) -> int:

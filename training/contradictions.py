@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import operator
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from scalestudy.training.registry import INEXACT_SYNCS, OPTIMIZERS
+from scalestudy.training.section import name_of
+
+WARM_UPS = {"warmup_epochs": "0", "warmup_steps": "null", "warmup_tokens": "null", "warmup_share": "null"}
+"""The keys that say how long the rate rises, each with its value where another one does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,9 @@ class Contradiction:
         """Return what is wrong, a phrase that follows the first key's value. other: the other key's value, as text."""
         return f"does not go with {self.other_key} {other}: {self.reason}"
 
+
+RISING = ("one_cycle", "OneCycleLR")
+"""Schedules that rise first."""
 
 CONTRADICTIONS = (
     Contradiction(
@@ -49,23 +55,34 @@ CONTRADICTIONS = (
             key=key,
             applies=bool,
             other_key=other,
-            other_applies=functools.partial(operator.eq, with_warm_up),
+            other_applies=other_applies,
             reason=reason,
             remedy=f"set {key} to {nothing}, or choose another {word}",
         )
-        for other, with_warm_up, word, reason in (
-            ("lr_rule", "adascale", "rule", "the gain of adascale is a warm-up already"),
-            ("schedule", "one_cycle", "schedule", "one_cycle has its own warm-up"),
+        for other, other_applies, word, reason in (
+            ("lr_rule", lambda rule: rule == "adascale", "rule", "the gain of adascale is a warm-up already"),
+            ("schedule", lambda value: name_of(value) in RISING, "schedule", "it has its own warm-up"),
         )
-        for key, nothing in (("warmup_epochs", "0"), ("warmup_steps", "null"))
+        for key, nothing in WARM_UPS.items()
+    ),
+    *(
+        Contradiction(
+            key=key,
+            applies=bool,
+            other_key=other,
+            other_applies=bool,
+            reason="both say how long the rate rises",
+            remedy="keep one of the two",
+        )
+        for other, key in itertools.combinations(WARM_UPS, 2)
     ),
     Contradiction(
-        key="warmup_steps",
+        key="warmup_tokens",
         applies=bool,
-        other_key="warmup_epochs",
-        other_applies=bool,
-        reason="both say how long the rate rises",
-        remedy="keep one of the two",
+        other_key="task",
+        other_applies=lambda task: task is None,
+        reason="only a task counts tokens",
+        remedy="give the warm-up in steps, epochs or as a share, or name a task with a method tokens",
     ),
     *(
         Contradiction(
@@ -104,6 +121,14 @@ CONTRADICTIONS = (
         other_applies=bool,
         reason="the task has its own loss",
         remedy="remove loss, or task",
+    ),
+    Contradiction(
+        key="task_args",
+        applies=bool,
+        other_key="task",
+        other_applies=lambda task: task is None,
+        reason="there is no task to call",
+        remedy="name the task, or remove task_args",
     ),
     Contradiction(
         key="augment",

@@ -92,6 +92,12 @@ METRICS = (
         "handed to collectives for gradients, by the algorithm; an allreduce of n bytes "
         "over k workers counts 2 (k - 1) / k · n",
     ),
+    Metric(
+        "tokens_per_second",
+        "1/s",
+        "samples_per_second, times tokens / samples",
+        "training rate of all workers together, in what the task's tokens counts",
+    ),
     Metric("tokens", "1", "sum", "trained since the last evaluation, as the task's tokens counts them"),
     Metric("grad_sq_norm", "1", "over ranks, see docs/formulas.md §3", "squared norm of the true gradient"),
     Metric("grad_trace_cov", "1", "over ranks, see docs/formulas.md §3", "trace of the per-example covariance"),
@@ -217,13 +223,21 @@ class EpochRecord:
     tokens: int | None = None  # of the training examples; None, and left out of the data: the task does not count them
     more: Mapping[str, float] = field(default_factory=dict)  # the task's other metrics; each written as test_<name>
 
+    @property
+    def tokens_per_second(self) -> float | None:
+        """The rate in tokens, by the period's mean of an example; None: the task counts none, or no rate is known."""
+        if self.tokens is None or self.samples_per_second is None:
+            return None
+        return self.samples_per_second * self.tokens / self.samples
+
     def to_dict(self) -> dict[str, Any]:
         """Return data that JSON can hold: NaN and infinities are None."""
         plain = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        plain["tokens_per_second"] = self.tokens_per_second
         plain["phases"] = {name: _finite_or_none(value) for name, value in self.phases.items()}
         named = {f"test_{self.metric}" if name == "test_metric" else name: value for name, value in plain.items()}
         named |= {f"test_{name}": value for name, value in named.pop("more").items()}
-        for name in ("tokens", "starved_share"):
+        for name in ("tokens", "tokens_per_second", "starved_share"):
             if named[name] is None:
                 del named[name]
         return {name: _finite_or_none(value) for name, value in named.items()}
@@ -314,6 +328,7 @@ def epoch_metrics(record: EpochRecord) -> dict[str, float]:
         "learning_rate",
         "straggler_ratio",
         "tokens",
+        "tokens_per_second",
     )
     values = {f"test_{name}": value for name, value in {record.metric: record.test_metric, **record.more}.items()}
     values.setdefault("test_loss", record.test_loss)

@@ -25,7 +25,7 @@ MODELS: Mapping[str, str] = MappingProxyType(
         "linear_regression": "scalestudy.training.models:LinearRegression",
     }
 )
-"""Name -> callable(num_classes, in_channels, **model_args) -> nn.Module."""
+"""Name -> callable(**model_args) -> nn.Module, which gets num_classes and in_channels too if it names them."""
 
 MODEL_FAMILIES: Mapping[str, str] = MappingProxyType(
     {
@@ -72,7 +72,7 @@ METRICS: Mapping[str, str] = MappingProxyType(
 """Name -> callable(outputs, targets) -> values (N,), one an example. The metric is their mean over the test set."""
 
 TASKS: Mapping[str, str] = MappingProxyType({})
-"""None is built in: a task is `package.module:Class`, called without arguments -> scalestudy.training.task.Task."""
+"""None is built in: a task is `package.module:Class`, called with **for_task, **task_args -> training.task.Task."""
 
 OPTIMIZERS: Mapping[str, str] = MappingProxyType(
     {"sgd": "torch.optim:SGD", "adam": "torch.optim:Adam", "adamw": "torch.optim:AdamW"}
@@ -81,13 +81,53 @@ OPTIMIZERS: Mapping[str, str] = MappingProxyType(
 
 SCHEDULES: Mapping[str, str] = MappingProxyType(
     {
-        "constant": "scalestudy.training.loop.learning_rate:constant_factor",
-        "cosine": "scalestudy.training.loop.learning_rate:cosine_factor",
-        "linear": "scalestudy.training.loop.learning_rate:linear_factor",
-        "one_cycle": "scalestudy.training.loop.learning_rate:one_cycle_factor",
+        "constant": "scalestudy.training.loop.schedules:constant",
+        "cosine": "scalestudy.training.loop.schedules:cosine",
+        "linear": "scalestudy.training.loop.schedules:linear",
+        "one_cycle": "scalestudy.training.loop.schedules:one_cycle",
     }
 )
-"""Name -> callable(progress, steps) -> the rate's share of its peak, 0 <= progress < steps."""
+"""Name -> callable(step, steps, **args) -> the rate's share of its peak, 0 <= step < steps."""
+
+TORCH_SCHEDULERS: Mapping[str, str] = MappingProxyType(
+    {
+        name: f"torch.optim.lr_scheduler:{name}"
+        for name in (
+            "ConstantLR",
+            "CosineAnnealingLR",
+            "CosineAnnealingWarmRestarts",
+            "CyclicLR",
+            "ExponentialLR",
+            "LinearLR",
+            "MultiStepLR",
+            "OneCycleLR",
+            "PolynomialLR",
+            "StepLR",
+        )
+    }
+)
+"""Name -> PyTorch's class of schedulers, called with an optimizer and `args`."""
+
+NO_SCHEDULES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "ReduceLROnPlateau": (
+            "waits for the metric, and here all rates are known before the training",
+            "choose StepLR, MultiStepLR or cosine",
+        ),
+        **dict.fromkeys(
+            ("LambdaLR", "MultiplicativeLR"),
+            ("takes a function, which a spec can't hold", "name the function itself: package.module:callable"),
+        ),
+        **dict.fromkeys(
+            ("ChainedScheduler", "SequentialLR"),
+            (
+                "takes other schedulers, which a spec can't hold",
+                "use warmup_steps before one schedule, or write a function and name it: package.module:callable",
+            ),
+        ),
+    }
+)
+"""PyTorch's other schedulers: why each is refused, and the remedy."""
 
 GRADIENT_SYNCS: Mapping[str, str] = MappingProxyType(
     {
@@ -139,15 +179,39 @@ def check_name(path_or_name: str, table: Mapping[str, str]) -> None:
 
 
 def call_with(function: Callable[..., Any], what: str, /, *positional: Any, **keywords: Any) -> Any:
-    """Call the function. Raises InputError, with `what` and the valid names, if it does not take the arguments."""
+    """Call the function. Raises InputError if it can't be called so."""
+    check_call(function, what, *positional, **keywords)
+    return function(*positional, **keywords)
+
+
+def check_call(function: Callable[..., Any], what: str, /, *positional: Any, **keywords: Any) -> None:
+    """Raise InputError, with `what`, the signature and the arguments, unless the function can be called with them."""
+    takes = named_parameters(function)
+    if takes is None:
+        return
     signature = inspect.signature(function)
     try:
         signature.bind(*positional, **keywords)
     except TypeError as error:
-        takes = ", ".join(signature.parameters) or "no arguments"
-        called = f"{len(positional)} of the study, then those of the spec"
-        raise InputError(f"{what}: {error}", f"it takes {takes}, and is called with {called}") from None
-    return function(*positional, **keywords)
+        name = getattr(function, "__name__", type(function).__name__)
+        given = ", ".join([*map(_briefly, positional), *(f"{key}={_briefly(each)}" for key, each in keywords.items())])
+        called = f"{name}({', '.join(map(str, signature.parameters.values()))}) is called with ({given})"
+        raise InputError(f"{what}: {called}: {error}", f"it takes {', '.join(takes) or 'no arguments'}") from None
+
+
+def named_parameters(function: Callable[..., Any]) -> list[str] | None:
+    """Return the parameters that may be given by name; None: the callable, written in C, does not tell."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return [each.name for each in found if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+
+
+def _briefly(value: Any) -> str:
+    """Return a value in an error: numbers, text and small collections as they are, of others the type."""
+    plain = repr(value) if value is None or isinstance(value, bool | int | float | str | list | dict | tuple) else ""
+    return plain if plain and len(plain) <= 40 else f"<{type(value).__name__}>"
 
 
 def _load(path: str, path_or_name: str) -> Callable[..., Any]:

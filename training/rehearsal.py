@@ -30,19 +30,21 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from scalestudy.training import data, models
 from scalestudy.training.batches import batch_bounds, even_weights, micro_batch_sizes, shard_sizes, steps_per_epoch
+from scalestudy.training.budget import budget_of
 from scalestudy.training.checkpoint.trial_state import own_state, restore, shared_state
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.data.loading import EVALUATION_BATCH, TrainingData
 from scalestudy.training.data.readers import ResidentReader
 from scalestudy.training.distributed import Worker, stop_process_group
 from scalestudy.training.exceptions import InputError, is_out_of_memory, wants_gpu, what_happened
-from scalestudy.training.loop import evaluation, learning_rate
+from scalestudy.training.loop import evaluation, schedules
 from scalestudy.training.loop.evaluation import Sums, evaluate, metrics_of, summed
 from scalestudy.training.loop.exactness import outputs_of
 from scalestudy.training.loop.hooks import Hook
+from scalestudy.training.loop.learning_rate import LOW, Outline, make_rate, outline
 from scalestudy.training.loop.step import forward_and_backward, update_parameters
 from scalestudy.training.loop.train import train
-from scalestudy.training.loop.trial import Trial, check_batch_size, make_optimizer
+from scalestudy.training.loop.trial import Trial, check_batch_size, make_optimizer, tokens_an_example
 from scalestudy.training.losses import make_loss, make_metric
 from scalestudy.training.own_code import own_place
 from scalestudy.training.seeding import generators_kept
@@ -55,6 +57,9 @@ EXAMPLES = 8  # of the test set
 FEWEST = 2  # examples of each micro-batch of the rehearsed steps; smaller ones are tried apart
 TRIES = 4  # sizes above the smallest part, to find how many examples are enough
 MOST_NAMES = 3  # batches that a message lists
+RATE_SECONDS = 5.0  # in which the rates of several trainings are looked at; the first one's always are
+MOST_STEPS = 500_000  # of a scheduler of PyTorch's, which reaches a step by all before it, some 8 µs each
+MOST_LOW = 0.5  # share of a training's steps whose rate may be under LOW of the peak
 MOST_DRAWN = 20_000  # divisions between the bounds of a search that are looked at: half a second
 TOLERANCE = 1e-2  # of a sum: in half precision sums of a few numbers round to some 1e-3; a mean is wrong by half
 HERE: Mapping[str, Any] = {  # what costs time, or may be missing on this machine, and changes no mistake
@@ -148,8 +153,9 @@ class Rehearsed:
 
     loss: float  # mean of the first step's batch; if it is not finite, a trial ends as diverged
     seconds: float
-    digest: str  # of losses, metrics, parameters and buffers: equal wherever the same training began the same
-    doubt: str = ""  # which trials that a search may draw would fail, and why
+    digest: str  # of losses, metrics, parameters and buffers: equal wherever the same training began the same; "": none
+    rates: Mapping[str, Outline]  # of the trainings that were asked for, by name
+    doubt: str = ""  # which trials that a search may draw would fail, and why; which rates fall to nothing
 
 
 def rehearse(
@@ -159,20 +165,23 @@ def rehearse(
     ranges: Ranges | None = None,
     *,
     in_group: bool = False,
-    stepped: Callable[[float], None] = lambda loss: None,
+    rated: Mapping[str, TrainConfig] | None = None,
+    stepped: Callable[[Rehearsed], None] = lambda rehearsed: None,
 ) -> Rehearsed:
     """Make the config's first steps, and evaluate the first test examples.
 
     worker: alone, on the CPU. divisions: of all trials that this training stands for; of a search, at the bounds of
     these ranges. What only may be drawn is no mistake, but a doubt. in_group: make a process group of
-    one meanwhile, for code that is only ever run by several workers, and may ask for its rank. stepped: takes the loss
-    after the first step and the evaluation, since the rest may take longer than there is time.
+    one meanwhile, for code that is only ever run by several workers, and may ask for its rank. rated: trainings whose
+    rates are looked at, by name; None: this one. stepped: takes what is known after the first step and the evaluation,
+    since the rest may take longer than there is time.
 
     Raises InputError for what does not fit together, a sum of a task's that is none, a metric that is not there, a
     state that a checkpoint can't hold, and a part of a batch that the model does not take. Exceptions of a user's code
     pass; `fault_of` tells whose they are.
     """
     began = time.perf_counter()
+    rated = {"": config} if rated is None else rated
     batch_size = max(config.batch_size, FEWEST * config.accumulation)
     config = config.replace(max_steps=STEPS, batch_size=batch_size, **HERE)
     if in_group:
@@ -180,25 +189,38 @@ def rehearse(
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         with generators_kept():
-            checks = _Checks(config, divisions, stepped)
+            checks = _Checks(config, divisions, rated, lambda: stepped(checks.found(began)))
             model = train(config, worker, hooks=[checks]).model
             checks.reload()
             digest = _digest(model, checks.seen)
             checks.train_small_parts(divisions)
-            doubt = checks.train_drawn_parts(ranges) if ranges else ""
+            if ranges:
+                checks.train_drawn_parts(ranges)
     finally:
         if in_group:
             stop_process_group()
-    return Rehearsed(checks.loss, time.perf_counter() - began, digest, doubt)
+    return checks.found(began, digest)
 
 
 class _Checks(Hook):
     """What a rehearsal does between a training's steps and after them."""
 
-    def __init__(self, config: TrainConfig, divisions: Sequence[Division], stepped: Callable[[float], None]) -> None:
-        self._config, self._divisions, self._stepped = config, divisions, stepped
+    def __init__(
+        self,
+        config: TrainConfig,
+        divisions: Sequence[Division],
+        rated: Mapping[str, TrainConfig],
+        stepped: Callable[[], None],
+    ) -> None:
+        self._config, self._divisions, self._rated, self._stepped = config, divisions, rated, stepped
         self.loss = math.nan  # mean of the first step's batch
         self.seen: dict[str, float] = {}  # the same, and what the evaluation has given
+        self._rates: dict[str, Outline] = {}
+        self._doubts: list[str] = []
+
+    def found(self, began: float, digest: str = "") -> Rehearsed:
+        """Return what is known by now. began: when the rehearsal did."""
+        return Rehearsed(self.loss, time.perf_counter() - began, digest, self._rates, "; ".join(self._doubts))
 
     def train_starts(self, trial: Trial) -> None:
         """Check that no batch exceeds the data."""
@@ -208,6 +230,28 @@ class _Checks(Hook):
             check_batch_size(largest, self._samples, self._config.data)
             # an epoch's last, smaller batch is tried apart
             trial.budget = trial.budget.cut(max(self._samples // self._config.batch_size, 1))
+        self._look_at_rates()
+
+    def _look_at_rates(self) -> None:
+        """Outline the rates of whole trainings, without training them. Raises InputError for what is no rate."""
+        began, an_example = time.perf_counter(), math.nan
+        for name, config in self._rated.items():
+            if self._rates and time.perf_counter() - began > RATE_SECONDS:
+                break
+            if config.counts_tokens and math.isnan(an_example):
+                an_example = tokens_an_example(config, self._trial.worker, self._trial.shard_loss.task)
+            an_epoch = 1 if self._samples is None else steps_per_epoch(self._samples, config.batch_size)
+            steps = budget_of(config, an_epoch, an_example).steps
+            plan = make_rate(config, self._samples, steps, an_example).plan
+            if steps <= MOST_STEPS or plan.epoch or not isinstance(plan.schedule, schedules.TorchSchedule):
+                self._rates[name] = outline(plan)
+        if low := {name: each for name, each in self._rates.items() if each.low_share > MOST_LOW}:
+            (name, worst), *_ = low.items()
+            which = f" with {name}" * bool(name) + f" and {len(low) - 1} more" * (len(low) > 1)
+            self._doubts.append(
+                f"the rates fall to nothing{which}: in {worst.low_share:.0%} of the steps they are under {LOW:g} of "
+                f"their peak, {worst.peak:g}, and end at {worst.rates['the end']:.3g}; correct train.schedule"
+            )
 
     def step_ends(self, trial: Trial, step: int) -> None:
         """Evaluate after the first step: what the model keeps of an evaluation meets the second one."""
@@ -222,7 +266,7 @@ class _Checks(Hook):
                 _check_sums(trial.shard_loss, batch)
             tested = _check_metrics(trial, batch, self._smallest_tested())
         self.seen = {"train_loss": self.loss, **tested}
-        self._stepped(self.loss)
+        self._stepped()
 
     def reload(self) -> None:
         """Pack the training's state as a checkpoint does, and load it again."""
@@ -232,16 +276,15 @@ class _Checks(Hook):
         except InputError as error:  # its own model does not take its state
             raise error.__context__ or error from None
 
-    def train_drawn_parts(self, ranges: Ranges) -> str:
-        """Train the smallest part of a batch that any draw of a search gives; return what fails, in words.
+    def train_drawn_parts(self, ranges: Ranges) -> None:
+        """Train the smallest part of a batch that any draw of a search gives; keep what fails as a doubt.
 
         That is for the trial itself to meet: a search may never draw it, and a range can't leave out a number.
         """
         try:
             self.train_small_parts([*ranges.drawn(self._divisions)])
         except InputError as error:
-            return f"a search may draw {error.what}; list values in place of a range to leave it out"
-        return ""
+            self._doubts.append(f"a search may draw {error.what}; list values in place of a range to leave it out")
 
     def train_small_parts(self, divisions: Sequence[Division]) -> None:
         """Train the smallest part of a batch that any step gives any worker. Raises InputError if that fails.
@@ -449,7 +492,7 @@ _ROOMS: Mapping[str, Part] = {
     data.__name__: "workload.data",
     models.__name__: "workload.model",
     evaluation.__name__: "workload.task",
-    learning_rate.__name__: "train.schedule",
+    schedules.__name__: "train.schedule",
 }
 """Modules, and packages with all that is in them, that call one part."""
 _CALLS_A_FORWARD = frozenset({ShardLoss.predict.__code__, outputs_of.__code__})

@@ -26,7 +26,10 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
     ValidationError,
+    model_serializer,
+    model_validator,
 )
 from pydantic._internal._model_construction import ModelMetaclass  # type(BaseModel), which mypy takes for no base
 from pydantic.fields import FieldInfo
@@ -83,6 +86,45 @@ class Section(BaseModel, metaclass=_Read):
 
 
 AnySection = TypeVar("AnySection", bound=Section)
+
+
+class Named(Section):
+    """A section with a `name`, which alone may stand for it: `schedule: cosine`. Plain data have it in the short form.
+
+    So a value that was a plain name before it had further keys keeps its form, and a trial its id.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_name(cls, raw: Any) -> Any:
+        if isinstance(raw, Mapping | cls):
+            return raw
+        if not isinstance(raw, str):
+            raise wrong("is neither a name nor a mapping", "write a name, or {name: …}")
+        try:
+            return {"name": value_of(cls.from_dict({"name": raw}), "name")}
+        except ConfigError as error:  # at the place where the name stands
+            raise wrong(error.problems[0].message, error.problems[0].remedy) from None
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler.resolve_ref_schema(handler(core))
+        del schema["type"]  # what it says of properties is for a mapping alone
+        schema["anyOf"] = [*schema["properties"]["name"]["anyOf"], {"type": "object"}]
+        return schema
+
+    @model_serializer(mode="wrap")
+    def _write_name(self, handler: SerializerFunctionWrapHandler) -> Any:
+        plain = handler(self)
+        more = changed(type(self), {key: value for key, value in plain.items() if key != "name"})
+        return plain if more else plain["name"]
+
+
+def name_of(value: Any) -> str:
+    """Return the name of a `Named` section, given as such or as plain data in either form. "": it has none."""
+    if isinstance(value, Section):
+        value = value.to_dict()
+    return str(value.get("name", "")) if isinstance(value, Mapping) else str(value)
 
 
 @dataclass(frozen=True)
@@ -222,7 +264,7 @@ def _problem(section: type[Section], details: Any, line_of: LineOf) -> Problem:
         field = kind.model_fields.get(part) if is_section(kind) else None
         around, kind = kind, field.annotation if field else None
     message, remedy = explain(details, around.model_fields if is_section(around) else ())
-    if is_section(kind) and (text := _as_mapping(kind, value)):
+    if is_section(kind) and details["type"] != EXPLAINED and (text := _as_mapping(kind, value)):
         remedy = f"write {text}"
     elif details["type"] == "missing":
         value = ABSENT
@@ -307,6 +349,7 @@ def _plain(value: Any) -> Any:
 
 def text_of(value: Any) -> str:
     """Return a value as YAML and the command line write it: `false`, `null`, `sgd`."""
+    value = _plain(value) if isinstance(value, Section) else value
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -323,6 +366,7 @@ SYNONYMS: Mapping[str, str] = {
     "batch": "batch_size",
     "lr": "learning_rate",
     "rate": "learning_rate",
+    "train.schedule.name": "train.schedule",
 }
 """What others call a key."""
 
@@ -363,7 +407,7 @@ def _as_mapping(section: type[Section], value: Any) -> str | None:
     if not isinstance(value, str):
         return None
     names = {key: known for key, field in section.model_fields.items() if (known := names_of(field)) is not None}
-    keys = [key for key, known in names.items() if value in known] or [*names]
+    keys = [key for key, known in names.items() if value in known] or [key for key in names if key == "name"]
     return f"{{{keys[0]}: {_item(value)}}}" if len(keys) == 1 else None
 
 
@@ -438,6 +482,8 @@ class BuiltIn:
     """Goes with Text: it takes these names, and any text of the form `package.module:callable`."""
 
     names: Collection[str]
+    more: Collection[str] = ()
+    """Further names, which no list shows. Other validators may refuse them with a better reason."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
@@ -447,10 +493,10 @@ class BuiltIn:
 
     def forms(self) -> list[dict[str, Any]]:
         """Return the JSON Schema of each form that a value may have."""
-        return [{"enum": list(self.names)}, {"type": "string", "pattern": "^[^:]+:[^:]+$"}]
+        return [{"enum": [*self.names, *self.more]}, {"type": "string", "pattern": "^[^:]+:[^:]+$"}]
 
     def _check(self, value: str) -> str:
-        if problem := not_built_in(value, self.names):
+        if value not in self.more and (problem := not_built_in(value, self.names)):
             raise wrong(*problem)
         return value
 
@@ -575,11 +621,13 @@ def changed(
         affected, kind, default = _keys(section).get(name, (None, None, ABSENT))
         if affected is not None and not matters(affected):
             continue
-        if is_section(kind):
+        if is_section(kind) and isinstance(value, Mapping):
             below = [key.partition(".")[2] for key in always if key.startswith(f"{name}.")]
             value = changed(typing.cast(type[Section], kind), value, matters, below)
             if not value:
                 continue
+            if set(value) == {"name"} and issubclass(typing.cast(type[Section], kind), Named):
+                value = value["name"]
         elif value == default and name not in always:
             continue
         kept[name] = value

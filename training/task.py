@@ -26,7 +26,7 @@ METHODS = ("forward", "loss", "evaluate", "finish")
 
 
 class Task(Protocol):
-    """What a study asks of a task. Every worker makes one for each trial, without arguments."""
+    """What a study asks of a task. Every worker makes one for each trial."""
 
     def forward(self, model: nn.Module, batch: Tree) -> Tree:
         """Return the outputs. It runs in the trial's precision; the other methods get its tensors in float32."""
@@ -86,16 +86,18 @@ class ExamplesTask:
         return {self.metric.name: sums["values"] / sums["examples"]}
 
 
-def make_task(task: str | None, loss: str, metric: str, num_classes: int | None) -> Task:
+def make_task(
+    task: str | None, loss: str, metric: str, num_classes: int | None, arguments: Mapping[str, Any] | None = None
+) -> Task:
     """Make the user's task of that import path; None: the task of the named loss and metric, for `num_classes` classes.
 
-    num_classes: None only with a task.
+    num_classes: None only with a task. arguments: of the user's class: what the data give it, and `task_args`.
 
-    Raises ValueError for an unknown path or name, and for a class that lacks a method.
+    Raises ValueError for an unknown path or name, for a class that does not take the arguments or lacks a method.
     """
     if task is None:
         return ExamplesTask(make_loss(loss, num_classes or 0), make_metric(metric))
-    made: Task = call_with(resolve_field("task", task, TASKS), f"task: {task!r}")
+    made: Task = call_with(resolve_field("task", task, TASKS), f"task_args: {task!r}", **(arguments or {}))
     missing = [name for name in METHODS if not callable(getattr(made, name, None))]
     if missing:
         raise InputError(

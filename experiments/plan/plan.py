@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +13,7 @@ from scalestudy.experiments.spec.search_space import Cell, Factorised, Space, To
 from scalestudy.experiments.spec.sections import NO_STEP, Resources, is_argument, length_of, result_keys
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep_section import ITEMS
-from scalestudy.training.config import Train, Workload
+from scalestudy.training.config import ScheduleConfig, Train, Workload
 
 PLAN_VERSION = 2
 """Version of a study's files: plan.json, journal, trials.jsonl. scalestudy 0.1 and 0.2 wrote version 1."""
@@ -230,16 +231,19 @@ def _trials(cell: Cell, seeds: Iterable[int] | None, resolved: Mapping[str, Any]
 
 def with_swept(resolved: Mapping[str, Any], params: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a spec's plain data with the swept values of a trial or cell in its `train` and `workload`."""
-    for key, value in params.items():
+    for key, value in sorted(params.items(), key=lambda item: item[0].count(".")):  # a section before its keys
         if key not in ITEMS:
             resolved = _with(resolved, key.split("."), value)
     return resolved
 
 
 def _with(section: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
-    """Return a copy of a section with the value at `path` replaced."""
+    """Return a copy of a section with the value at `path` replaced. A name may stand for the section around it."""
     first, *rest = path
-    return {**section, first: _with(section[first], rest, value) if rest else value}
+    if not rest:
+        return {**section, first: value}
+    below = section.get(first, {})
+    return {**section, first: _with({"name": below} if isinstance(below, str) else below, rest, value)}
 
 
 def trial_id(
@@ -275,7 +279,7 @@ def cell_of(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def step_params(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of a trial that change the time of a step."""
-    return without(params, NO_STEP_TIME)
+    return {key: value for key, value in params.items() if not {key, ".".join(key.split(".")[:2])} & NO_STEP_TIME}
 
 
 def without(section: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
@@ -294,9 +298,13 @@ def label(params: Mapping[str, Any]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Return the value of a parameter in run names: `0.2`, `sgd`, `[1,2]`."""
+    """Return the value of a parameter in run names: `0.2`, `sgd`, `[1,2]`, `cosine(floor=0.1)` of a whole schedule."""
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, Mapping) and value.keys() == ScheduleConfig.model_fields.keys():
+        given = [f"{key}={value_text(each)}" for key, each in value["args"].items()]
+        given += [f"per={value['per']}"] if value["per"] == "epoch" else []
+        return f"{value['name']}({','.join(given)})"
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
@@ -306,5 +314,5 @@ def short_name(key: str) -> str:
     The argument `workload.model_args.width` is model.width: a user's name may equal another key's.
     """
     if is_argument(key):
-        return key.removeprefix("workload.").replace("_args.", ".", 1)
+        return re.sub(r"^(workload|train)\.(\w+?)(_|\.)args\.", r"\2.", key)
     return SHORT_NAMES.get(key, key.rpartition(".")[2])

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from scalestudy.experiments.spec.sections import ARGUMENTS, KINDS, leaf_keys, number_type
+from scalestudy.experiments.spec.sections import ARGUMENTS, KINDS, number_type, sweepable_keys
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep_section import Numbers
 from scalestudy.training.section import IDENTIFIER, default_of, leaves
@@ -70,7 +70,7 @@ def _sweep(fields: Schema, train: Schema) -> Schema:
     """Return the section `sweep`: for each key a list, {choice: [...]} or a range."""
     words = {name: part["description"] for name, part in fields.items()}
     parts: dict[str, Schema] = Numbers.model_json_schema(schema_generator=_Untitled)["properties"]
-    for path in leaf_keys():
+    for path in sweepable_keys():
         parts[path] = _part(train, path.split(".")[1:])
         words[path] = parts[path]["description"]
     items = {
@@ -78,7 +78,7 @@ def _sweep(fields: Schema, train: Schema) -> Schema:
         for path, part in parts.items()
     }
     arguments = f"^({'|'.join(map(re.escape, ARGUMENTS))})\\.{IDENTIFIER}$"
-    any_value = {"description": "An argument of the model or the data set."}
+    any_value = {"description": "An argument of the model, the data set, the task or the schedule."}
     point = {
         "type": "object",
         "properties": items,

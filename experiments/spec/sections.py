@@ -194,16 +194,25 @@ def length_of(train: Mapping[str, Any]) -> Train:
 
 @functools.cache
 def leaf_keys(section: type[Section] = Train, prefix: str = "train.") -> tuple[str, ...]:
-    """Return the dotted paths of the plain keys of a section. By default, those that may be swept."""
+    """Return the dotted paths of the plain keys of a section."""
     return tuple(f"{prefix}{'.'.join(path)}" for path, _ in leaves(section))
 
 
-ARGUMENTS = ("workload.model_args", "workload.data_args")
+@functools.cache
+def sweepable_keys() -> tuple[str, ...]:
+    """Return the dotted paths of the keys of `train` that may be swept, in the order of `leaf_keys`.
+
+    A schedule is swept whole, by its name or as a mapping.
+    """
+    return tuple("train.schedule" if key == "train.schedule.name" else key for key in leaf_keys())
+
+
+ARGUMENTS = ("workload.model_args", "workload.data_args", "workload.task_args", "train.schedule.args")
 """Mappings whose keys, a user's names, may be swept too."""
 
 
 def is_argument(key: str) -> bool:
-    """Whether it names an argument of the model or the data set: `workload.model_args.width`."""
+    """Whether it names an argument of model, data set, task or schedule: `workload.model_args.width`."""
     mapping, _, name = key.rpartition(".")
     return mapping in ARGUMENTS and name.isidentifier()
 
@@ -216,7 +225,7 @@ def number_type(key: str) -> type | None:
     if is_argument(key):
         return float
     known: dict[str, Any] = {"num_gpus": int, "batch_size": int, "learning_rate": float}
-    known |= {f"train.{'.'.join(path)}": kind_of(field) for path, field in leaves(Train)}
+    known |= {key: kind_of(field) for key, (_, field) in zip(sweepable_keys(), leaves(Train), strict=True)}
     return kind if (kind := known.get(key)) in (int, float) else None
 
 

@@ -87,6 +87,24 @@ class StudySpec(Section):
     @property
     def notes(self) -> list[str]:
         """What is allowed, and likely not meant."""
+        return [*self._few_evaluations(), *self._another_warm_up()]
+
+    def _another_warm_up(self) -> list[str]:
+        """Say where the warm-up is another share of the training at each batch size."""
+        batches, unit, notes = self.sweep.values_of("batch_size"), self.train.unit, []
+        for key in ("warmup_epochs", "warmup_tokens") if unit == "steps" else ("warmup_steps",):
+            low, high = min(batches, default=1), max(batches, default=1)
+            value = next(filter(None, values_in(self, f"train.{key}")), None)
+            if value and low < high:
+                most, least = (high, low) if key == "warmup_steps" else (low, high)
+                notes.append(
+                    f"train.{key}: {value:g} with train.{unit}: at batch_size {most} the warm-up is {high / low:.3g} "
+                    f"times as large a share of the training as at {least}; train.warmup_share keeps the share"
+                )
+        return notes
+
+    def _few_evaluations(self) -> list[str]:
+        """Say where too few evaluations leave a target out of reach."""
         count, length = self.evaluations, f"train.{self.train.unit}"
         if not self.targets.accuracy or count > 2:
             return []

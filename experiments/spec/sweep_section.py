@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ConfigDict, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
-from scalestudy.experiments.spec.sections import ARGUMENTS, KINDS, Range, is_argument, leaf_keys, number_type
+from scalestudy.experiments.spec.sections import ARGUMENTS, KINDS, Range, is_argument, number_type, sweepable_keys
 from scalestudy.training.config import Train
 from scalestudy.training.section import (
     ConfigError,
@@ -41,8 +41,8 @@ class Sweep(Section):
     """The parameters of a study. A grid is the product of all lists and the points; a search draws from them.
 
     Besides the fields, any plain `train.*` key may stand here by its dotted name (`train.optimizer.momentum`), and any
-    argument of the model and the data set (`workload.model_args.width`). Values keep their order. A parameter without
-    values takes its one value from `Numbers` or the spec's section.
+    argument of model, data set, task and schedule (`workload.model_args.width`). Values keep their order. A
+    parameter without values takes its one value from `Numbers` or the spec's section.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -92,8 +92,8 @@ class Sweep(Section):
 
 
 def sweep_keys() -> list[str]:
-    """Return every key that may stand under `sweep`, but for arguments of the model and the data set."""
-    return [*ITEMS, "points", *leaf_keys()]
+    """Return every key that may stand under `sweep`, but for arguments that a user names."""
+    return [*ITEMS, "points", *sweepable_keys()]
 
 
 class _Reader:
@@ -177,7 +177,8 @@ class _Reader:
             if is_argument(key):
                 return json.loads(json.dumps(item, allow_nan=False))
             section: type[Section] = Numbers if key in ITEMS else Train
-            return value_of(section.from_dict(plain), path)
+            value = value_of(section.from_dict(plain), path)
+            return value.to_dict() if isinstance(value, Section) else value
         except ConfigError as error:
             message, remedy = error.problems[0].message, error.problems[0].remedy
         except (TypeError, ValueError):

@@ -40,6 +40,8 @@ NOT_TIMED: Mapping[str, Any] = {
     "schedule": "constant",
     "warmup_epochs": 0.0,
     "warmup_steps": None,
+    "warmup_tokens": None,
+    "warmup_share": None,
     "steps": None,
     "tokens": None,
     "eval_every": None,

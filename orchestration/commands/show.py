@@ -63,7 +63,8 @@ def plan(console: Console, planned: PlannedStudy) -> None:
     if planned.rehearsal:
         console.print()
         variants(console, planned.models)
-        console.print(Text(planned.rehearsal.words()), soft_wrap=True)
+        for line in (planned.rehearsal.words(), *planned.rehearsal.rate_lines()):
+            console.print(Text(line), soft_wrap=True)
 
 
 def stop_lines(spec: StudySpec) -> list[str]:

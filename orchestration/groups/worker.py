@@ -200,7 +200,18 @@ def ends_process(error: BaseException) -> bool:
 
 def called_by(config: TrainConfig) -> str:
     """Return what a trial calls, with the arguments."""
-    called = ("model", "model_args", "data", "data_args", "loss", "metric", "task", "optimizer", "schedule")
+    called = (
+        "model",
+        "model_args",
+        "data",
+        "data_args",
+        "loss",
+        "metric",
+        "task",
+        "task_args",
+        "optimizer",
+        "schedule",
+    )
     return repr([getattr(config, name) for name in (*called, "gradient_sync", "compile", "precision")])
 
 

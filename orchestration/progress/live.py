@@ -117,10 +117,13 @@ class LiveTable:
         all_running = list(progress.running.values())
         if not all_running:
             return foot
-        header = ("trial", all_running[0].trial.period_word, metric.title, "", "samples/s")
+        counts_tokens = any(running.tokens_per_second for running in all_running)
+        unit = "tokens/s" if counts_tokens else "samples/s"
+        header = ("trial", all_running[0].trial.period_word, metric.title, "", unit)
         table = Table(*header, box=None, header_style="bold", pad_edge=False)
         for running in all_running:
-            values, rate = running.values, running.samples_per_second
+            values = running.values
+            rate = running.tokens_per_second if counts_tokens else running.samples_per_second
             last = values[-1] if values else None
             table.add_row(
                 running.trial.name,

@@ -41,6 +41,12 @@ class RunningTrial:
         rates = [epoch.samples_per_second for epoch in self.epochs if epoch.samples_per_second is not None]
         return rates[-1] if rates else None
 
+    @property
+    def tokens_per_second(self) -> float | None:
+        """The rate of the last epoch that has one, in tokens; None: the task counts none."""
+        rates = [epoch.tokens_per_second for epoch in self.epochs if epoch.tokens_per_second is not None]
+        return rates[-1] if rates else None
+
 
 @dataclass
 class StudyProgress:

@@ -20,8 +20,9 @@ from scalestudy.training.registry import (
     OPTIMIZERS,
     SCHEDULES,
     TASKS,
+    TORCH_SCHEDULERS,
 )
-from scalestudy.training.section import Problem
+from scalestudy.training.section import Problem, name_of
 
 SOURCE = "spec"
 """How errors name a spec that is no file."""
@@ -94,8 +95,9 @@ def named_callables(spec: StudySpec) -> list[tuple[str, str, Mapping[str, str]]]
         ("workload.loss", workload.loss, LOSSES),
         judged if workload.task is None else ("workload.task", workload.task, TASKS),
     ]
-    for key, table in {"gradient_sync": GRADIENT_SYNCS, "optimizer.name": OPTIMIZERS, "schedule": SCHEDULES}.items():
-        named += [(f"train.{key}", name, table) for name in values_in(spec, f"train.{key}")]
+    schedules = {**SCHEDULES, **TORCH_SCHEDULERS}
+    for key, table in {"gradient_sync": GRADIENT_SYNCS, "optimizer.name": OPTIMIZERS, "schedule": schedules}.items():
+        named += [(f"train.{key}", name_of(value), table) for value in values_in(spec, f"train.{key}")]
     return [(field, name, table) for field, name, table in named if name not in table]
 
 

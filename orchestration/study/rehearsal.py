@@ -15,7 +15,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Pipe
 from pathlib import Path
@@ -39,9 +39,10 @@ from scalestudy.training.registry import (
     OPTIMIZERS,
     SCHEDULES,
 )
+from scalestudy.training.section import name_of
 
 if TYPE_CHECKING:
-    from scalestudy.training.rehearsal import Division, Part, Ranges
+    from scalestudy.training.rehearsal import Division, Part, Ranges, Rehearsed
 
 LIMIT_SECONDS = 60.0
 """For all kinds of training together, the process's start included."""
@@ -54,6 +55,11 @@ ENDED_BY = "a second training of {} in a process ended the process"
 LEFT_BEHIND = "{} trains in another way after another training in its process"
 DIVIDING = {"batch_size": "batch_size", "num_gpus": "num_gpus", "train.accumulation": "accumulation"}
 """Parameters that decide how a trial divides its batches, and their names in `training.rehearsal.Ranges`."""
+RATED = (
+    *("schedule", "warmup_epochs", "warmup_steps", "warmup_tokens", "warmup_share", "lr_rule", "base_batch_size"),
+    *("batch_size", "learning_rate", "unit", "length"),
+)
+"""What of a config its rates depend on."""
 WITHOUT = "correct it; --no-rehearsal starts the study without this check"
 FITTING_MODELS = ("lenet", "mlp", "resnet18")
 FITTING_DATA = ("digits", "synthetic", "mnist", "fashion_mnist")
@@ -84,8 +90,13 @@ class Kind:
             ): (config, size)
             for config, size in configs
         }
+        rated: dict[str, tuple[str, TrainConfig]] = {}
+        for trial, (config, _) in zip(self.trials, configs, strict=True):
+            if not rated or config.schedule.name not in SCHEDULES:
+                rated.setdefault(repr([getattr(config, key) for key in RATED]), (_rated_name(trial), config))
         return {
             "config": configs[0][0].to_dict(),
+            "rated": {name: config.to_dict() for name, config in rated.values()},
             "divided": [
                 [
                     *(config.batch_size, config.weights(size), config.accumulation),
@@ -96,6 +107,12 @@ class Kind:
             "in_group": self.in_group,
             "data_key": data_key(self.trials[0].workload),
         }
+
+
+def _rated_name(trial: TrialPlan) -> str:
+    """Return the parameters of a trial that its rates may depend on, in words."""
+    told = {key: value for key, value in trial.params.items() if not key.startswith("workload.")}
+    return label({key: value for key, value in told.items() if key not in ("num_gpus", "seed")})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +127,9 @@ class Answer:
     remedy: str = ""
     left_out: str = ""
     doubt: str = ""
-    """Of trials that a search may draw."""
+    """Of trials that a search may draw, and of rates."""
+    rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By training: its rates by the place in it."""
 
     @property
     def is_finite(self) -> bool:
@@ -133,7 +152,12 @@ class Rehearsal:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for --json."""
         steps = {
-            name: {"loss": step.loss if step.is_finite else None, "seconds": step.seconds, "doubt": step.doubt}
+            name: {
+                "loss": step.loss if step.is_finite else None,
+                "seconds": step.seconds,
+                "doubt": step.doubt,
+                "rates": step.rates,
+            }
             for name, step in self.steps.items()
         }
         return {
@@ -150,9 +174,18 @@ class Rehearsal:
         fresh = [f"each trial gets fresh workers: {self.fresh_workers}"] if self.fresh_workers else []
         return f"rehearsal: {'; '.join([made, *self.left_out_words(), *fresh, *self.doubts])}"
 
+    def rate_lines(self) -> list[str]:
+        """A line for each of some trainings: its rates from the start to the end."""
+        named = {name: rates for step in self.steps.values() for name, rates in step.rates.items()}
+        lines = [
+            f"rates of {name}: {', '.join(f'{rate:.3g} at {word}' for word, rate in rates.items())}"
+            for name, rates in [*named.items()][:MOST_NAMES]
+        ]
+        return [*lines, f"rates of {len(named) - MOST_NAMES} more: --json"] if len(named) > MOST_NAMES else lines
+
     @property
     def doubts(self) -> list[str]:
-        """A line for each kind of which a search may draw trials that fail."""
+        """A line for each kind of which a search may draw trials that fail, or whose rates fall to nothing."""
         return [step.doubt for step in self.steps.values() if step.doubt]
 
     def left_out_words(self) -> list[str]:
@@ -182,18 +215,23 @@ def _fits(workload: Mapping[str, Any], train: Mapping[str, Any]) -> bool:
         workload["model"] in FITTING_MODELS
         and workload["data"] in FITTING_DATA
         and str(arguments.pop("init", "default")) in INITIALISATIONS
-        and not (arguments or workload["data_args"] or workload.get("task"))
+        and not (arguments or workload["data_args"] or workload.get("task") or train.get("evaluate_batches"))
         and workload["loss"] in LOSSES
         and workload["metric"] in METRICS
-        and not _own(train)
+        and train["optimizer"]["name"] in OPTIMIZERS
+        and name_of(train["schedule"]) in SCHEDULES
     )
 
 
 def kinds_of(trials: Iterable[TrialPlan]) -> dict[str, Kind]:
-    """The trials' kinds by their names: the batch, and the parameters in which kinds differ."""
+    """The trials' kinds by their names: the batch, and the parameters in which kinds differ.
+
+    A gradient strategy has nothing to do where one worker trains; rates are looked at without a step.
+    """
     alike: dict[str, list[TrialPlan]] = {}
     for trial in trials:
-        word = json.dumps([trial.workload, _own(trial.train)], sort_keys=True, default=repr)
+        own = trial.train["optimizer"] if trial.train["optimizer"]["name"] not in OPTIMIZERS else None
+        word = json.dumps([trial.workload, own, trial.train.get("evaluate_batches")], sort_keys=True, default=repr)
         alike.setdefault(word, []).append(trial)
     by_batch = [tuple(sorted(each, key=lambda trial: trial.batch_size)) for each in alike.values()]
     smallest = [each[0] for each in by_batch]
@@ -205,16 +243,6 @@ def kinds_of(trials: Iterable[TrialPlan]) -> dict[str, Kind]:
     return {
         label({key: each[0].params[key] for key in ("batch_size", *differing)}): Kind(trials=each) for each in by_batch
     }
-
-
-def _own(train: Mapping[str, Any]) -> dict[str, Any]:
-    """What of `train` is the user's own code. A gradient strategy has nothing to do where one worker trains."""
-    own: dict[str, Any] = {}
-    if train["optimizer"]["name"] not in OPTIMIZERS:
-        own["optimizer"] = train["optimizer"]
-    if train["schedule"] not in SCHEDULES:
-        own["schedule"] = train["schedule"]
-    return own
 
 
 def rehearse_study(
@@ -288,7 +316,7 @@ def _name(part: Part, config: TrainConfig) -> str:
         "workload.loss": config.loss,
         "workload.metric": config.metric,
         "train.optimizer.name": config.optimizer.name,
-        "train.schedule": config.schedule,
+        "train.schedule": config.schedule.name,
     }
     return str(names[part])
 
@@ -300,6 +328,7 @@ class Order:
 
     config: TrainConfig
     divisions: tuple[Division, ...]
+    rated: Mapping[str, TrainConfig] | None = None
     ranges: Ranges | None = None
     in_group: bool
     modules: tuple[str, ...] = ()
@@ -316,6 +345,7 @@ class Order:
         return cls(
             config=TrainConfig.from_dict(plain["config"]),
             divisions=tuple(divisions),
+            rated={name: TrainConfig.from_dict(config) for name, config in plain["rated"].items()},
             ranges=Ranges(**{key: range(low, high + 1) for key, (low, high) in ranges.items()}) if ranges else None,
             in_group=plain["in_group"],
             modules=tuple(modules),
@@ -333,11 +363,12 @@ class Order:
         threads = os.cpu_count() or 1  # all: then data are read here, unless the config names loaders
         worker = Worker(rank=0, world_size=1, device=torch.device("cpu"), threads=threads)
 
-        def tell(loss: float) -> None:
-            stepped(Answer(loss=loss, seconds=time.monotonic() - began))
+        def tell(so_far: Rehearsed) -> None:
+            stepped(replace(_answer_of(so_far), seconds=time.monotonic() - began))
 
+        more: Any = {"in_group": self.in_group, "rated": self.rated, "stepped": tell}
         try:
-            done = rehearse(self.config, worker, self.divisions, self.ranges, in_group=self.in_group, stepped=tell)
+            done = rehearse(self.config, worker, self.divisions, self.ranges, **more)
         except BaseException as raised:  # the user's code may raise anything
             error = readable(raised)
             if is_out_of_memory(error):
@@ -346,7 +377,13 @@ class Order:
                 return Answer(left_out=f"it needs a GPU ({what_happened(str(error))[:80]})")
             refused = blamed(error, self.config, WITHOUT)
             return Answer(problem=refused.problem, remedy=refused.remedy)
-        return Answer(loss=done.loss, seconds=done.seconds, digest=done.digest, doubt=done.doubt)
+        return _answer_of(done)
+
+
+def _answer_of(done: Rehearsed) -> Answer:
+    """Return what a rehearsal has found as plain data."""
+    rates = {name: dict(outline.rates) for name, outline in done.rates.items()}
+    return Answer(loss=done.loss, seconds=done.seconds, digest=done.digest, doubt=done.doubt, rates=rates)
 
 
 def free_memory_bytes() -> int | None:

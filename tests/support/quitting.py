@@ -113,7 +113,7 @@ class Optimizer(torch.optim.SGD):
         ends()
 
 
-def schedule(progress: int, steps: int) -> float:
+def schedule(progress: float) -> float:
     return ends()
 
 

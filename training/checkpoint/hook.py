@@ -198,7 +198,8 @@ class Checkpoints(Hook):
 def identity_of(config: TrainConfig) -> str:
     """Return, as one readable line, what two trainings must share for one to resume from the other's checkpoint."""
     free = set(FREE_TO_CHANGE)
-    if config.schedule == "constant" and (config.unit == "epochs" or (config.unit == "steps" and config.eval_every)):
+    may_go_on = config.schedule.name == "constant" and config.warmup_share is None
+    if may_go_on and (config.unit == "epochs" or (config.unit == "steps" and config.eval_every)):
         free.add(config.unit)  # evaluations stay where they are, unless the length is in tokens
     held = {name: value for name, value in config.to_dict().items() if name not in free}
     return json.dumps(held, sort_keys=True, default=repr)

@@ -10,9 +10,10 @@ Shapes: n training and m test examples, N of them in a batch, C channels, H × W
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ from scalestudy.training.batches import shard_bounds
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.data.downloads import DataError
 from scalestudy.training.data.readers import Bounds, DatasetReader, HostReader, Reader, ResidentReader, StreamReader
-from scalestudy.training.data.splits import DatasetSplits, Splits, TensorSplits, check_alike, scaled
+from scalestudy.training.data.splits import DatasetSplits, Splits, TensorSplits, check_alike, evenly, scaled
 from scalestudy.training.data.streams import Passes, Place
 from scalestudy.training.distributed import Worker, gather_texts
 from scalestudy.training.exceptions import InputError
@@ -30,7 +31,7 @@ from scalestudy.training.process_state import ALL
 from scalestudy.training.registry import DATASETS, call_with, resolve_field
 from scalestudy.training.seeding import augmentation_key, epoch_order, generators_kept, seed_loading
 from scalestudy.training.settings import Settings, put_settings
-from scalestudy.training.trees import Tree, tensors
+from scalestudy.training.trees import Tree, moved, tensors
 
 Augmentation = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 """(inputs (N, C, H, W), examples' indices (N,) int64 on the same device, key of the epoch) -> changed inputs."""
@@ -69,6 +70,8 @@ class TrainingData:
     seed: int = 0  # of the augmentation
     augmentation: Augmentation | None = None
     is_scaled: bool = False  # whether inputs come as bytes, and are divided by 255 on the device
+    for_task: Mapping[str, Any] = field(default_factory=dict)  # what the task's class is called with, on the device
+    evaluate_batches: int | None = None  # of EVALUATION_BATCH test examples in each evaluation; None: all examples
 
     @property
     def is_stream(self) -> bool:
@@ -82,8 +85,11 @@ class TrainingData:
 
     @property
     def test_samples(self) -> int | None:
-        """m; None as for `samples`."""
-        return None if isinstance(self.test, StreamReader) else len(self.test)
+        """m, those of an evaluation; None as for `samples`."""
+        if isinstance(self.test, StreamReader):
+            return None
+        m = len(self.test)
+        return m if self.evaluate_batches is None else min(m, self.evaluate_batches * EVALUATION_BATCH)
 
     @property
     def place(self) -> dict[str, Any] | None:
@@ -151,17 +157,24 @@ class TrainingData:
         Its weight decides the size of a contiguous part. Batches of a stream go to the ranks in turn.
         """
         if not isinstance(self.test, StreamReader):
-            yield from self.test_batches(*shard_bounds(len(self.test), weights, worker.rank))
+            assert self.test_samples is not None
+            yield from self.test_batches(*shard_bounds(self.test_samples, weights, worker.rank))
             return
-        with closing(self.test.dealt(EVALUATION_BATCH)) as batches:
+        with closing(self.test.dealt(EVALUATION_BATCH, self.evaluate_batches)) as batches:
             for batch in batches:
                 yield self._scaled(batch)
 
     def test_batches(self, start: int, stop: int) -> Iterator[Tree]:
-        """Yield the test examples start … stop - 1 in their order, on the device, scaled, never augmented."""
+        """Yield the test examples start … stop - 1 in their order, on the device, scaled, never augmented.
+
+        Of a partial evaluation they come from all over the set, which may be sorted, and are the same each time.
+        """
         assert not isinstance(self.test, StreamReader)
+        order: torch.Tensor | None = None
+        if self.evaluate_batches is not None and self.test_samples is not None:
+            order = torch.tensor(evenly(len(self.test), self.test_samples))
         bounds = [(first, min(first + EVALUATION_BATCH, stop)) for first in range(start, stop, EVALUATION_BATCH)]
-        with closing(self.test.batches(None, bounds, epoch=0)) as batches:
+        with closing(self.test.batches(order, bounds, epoch=0)) as batches:
             for batch in batches:
                 yield self._scaled(batch)
 
@@ -204,6 +217,14 @@ def open_data(config: TrainConfig, worker: Worker) -> TrainingData:
             "name workload.task, or give num_classes",
         )
     _require_images(config, train)
+    if config.evaluate_batches and not isinstance(test, StreamReader):
+        most = math.ceil(len(test) / EVALUATION_BATCH)
+        if config.evaluate_batches > most:
+            raise InputError(
+                f"evaluate_batches: {config.evaluate_batches} batches of {EVALUATION_BATCH} are more than the "
+                f"{len(test)} test examples",
+                f"choose at most {most}, or null for the whole set",
+            )
     is_pair = splits.num_classes is not None
     if is_pair:
         check_alike(train.empty[0], test.empty[0])
@@ -216,6 +237,8 @@ def open_data(config: TrainConfig, worker: Worker) -> TrainingData:
         seed=config.seed,
         augmentation=AUGMENTATIONS[config.augment],
         is_scaled=is_pair and train.empty[0].dtype == torch.uint8,
+        for_task=moved(dict(splits.for_task), worker.device),
+        evaluate_batches=config.evaluate_batches,
     )
 
 

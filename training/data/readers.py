@@ -328,10 +328,13 @@ class StreamReader(_UserReader):
         else:
             yield from self._pieces(_Pieces(steps.start * batch + first, size, batch, len(steps)))
 
-    def dealt(self, size: int) -> Batches:
-        """Yield all examples of one pass, in batches that go to the ranks in turn."""
-        rank, ranks = (0, 1) if self._has_parts else (self._worker.rank, self._worker.world_size)
-        return self._pieces(_Pieces(rank * size, size, ranks * size, None))
+    def dealt(self, size: int, most: int | None = None) -> Batches:
+        """Yield all examples of one pass, in batches that go to the ranks in turn. most: batches of all ranks."""
+        mine, all_ranks = self._worker.rank, self._worker.world_size
+        rank, ranks = (0, 1) if self._has_parts else (mine, all_ranks)
+        batches = self._pieces(_Pieces(rank * size, size, ranks * size, None))
+        with closing(batches):
+            yield from itertools.islice(batches, most if most is None else max(0, -(-(most - mine) // all_ranks)))
 
     def _pieces(self, pieces: _Pieces) -> Batches:
         place = self.place if self.place.example <= pieces.first else Place()

@@ -6,7 +6,7 @@ Shapes: n training and m test examples, C channels, K classes or numbers to pred
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from scalestudy.training.data.downloads import DataError
@@ -34,6 +34,7 @@ class Splits:
     test_inputs: torch.Tensor  # (m, C, …) as the training inputs
     test_targets: torch.Tensor
     num_classes: int  # K
+    for_task: Mapping[str, Any] = field(default_factory=dict)  # named arguments of the task's class
 
     def __post_init__(self) -> None:
         for split, inputs, targets in self._pairs():
@@ -61,32 +62,41 @@ class Splits:
         in_channels: int | None = None,
         collate: Collate | None = None,
         for_model: Mapping[str, Any] | None = None,
+        for_task: Mapping[str, Any] | None = None,
     ) -> DatasetSplits:
         """Take torch's map-style or iterable data sets in place of tensors.
 
         With `num_classes` examples are (input (C, …) float, target), and `in_channels` is by default taken from the
         first training example. Without it they have any form, for a task, and the model's callable is called with
-        `for_model`. `collate`: makes a batch of a list of examples; None: PyTorch's `default_collate`. Raises DataError
-        for another form of data sets or examples.
+        `for_model`. `collate`: makes a batch of a list of examples; None: PyTorch's `default_collate`. `for_task`: what
+        the task's class is called with; tensors in it are moved to the device. Raises DataError for another form of
+        data sets or examples.
         """
         sets = _examples("train", train), _examples("test", test)
         if train is test and not hasattr(sets[0], "__getitem__"):  # an evaluation would begin it anew amid training
             raise DataError("data: one iterable data set is given for training and test", "make two of it")
         if num_classes is None:
-            return DatasetSplits(*sets, dict(for_model or {}), collate=collate)
+            return DatasetSplits(*sets, dict(for_model or {}), collate=collate, for_task=dict(for_task or {}))
         if for_model is not None:
             raise DataError("data: for_model and num_classes are both given", "put num_classes into for_model")
         found, _ = (_channels(split, dataset) for split, dataset in zip(("train", "test"), sets, strict=True))
         facts = (num_classes, found if in_channels is None else in_channels)
-        return DatasetSplits(*sets, facts, num_classes, collate)
+        return DatasetSplits(*sets, facts, num_classes, collate, dict(for_task or {}))
 
     @staticmethod
-    def from_tensors(train: Tree, test: Tree, *, for_model: Mapping[str, Any] | None = None) -> TensorSplits:
+    def from_tensors(
+        train: Tree,
+        test: Tree,
+        *,
+        for_model: Mapping[str, Any] | None = None,
+        for_task: Mapping[str, Any] | None = None,
+    ) -> TensorSplits:
         """Take tensors of any names and number, for a task: in dicts, tuples, lists or dataclasses.
 
-        Each has a row an example. The model's callable is called with `for_model`. Raises DataError for others.
+        Each has a row an example. The model's callable is called with `for_model`, the task's class with `for_task`,
+        whose tensors are moved to the device. Raises DataError for others.
         """
-        return TensorSplits(train, test, dict(for_model or {}))
+        return TensorSplits(train, test, dict(for_model or {}), for_task=dict(for_task or {}))
 
     @property
     def in_channels(self) -> int:
@@ -141,6 +151,7 @@ class DatasetSplits:
     for_model: tuple[int, int] | Mapping[str, Any]  # K and C, or named arguments of the model's callable
     num_classes: int | None = None  # K; None: examples of any form
     collate: Collate | None = None
+    for_task: Mapping[str, Any] = field(default_factory=dict)  # named arguments of the task's class
 
     def test_examples(self, most: int) -> Tree:
         """Return at most so many of the first test examples, as the model or the task sees a batch."""
@@ -172,6 +183,7 @@ class TensorSplits:
     test: Tree
     for_model: Mapping[str, Any]  # named arguments of the model's callable
     num_classes: None = None
+    for_task: Mapping[str, Any] = field(default_factory=dict)  # named arguments of the task's class
 
     def __post_init__(self) -> None:
         from scalestudy.training.trees import arrays, check_rows, count

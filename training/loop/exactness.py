@@ -50,7 +50,9 @@ def why_inexact(config: TrainConfig) -> InputError | None:
         for module in norms.values():
             module.eval()  # synchronised, it depends on the global batch alone; we test the other layers
 
-        task = make_task(config.task, config.loss, config.metric, splits.num_classes)
+        task = make_task(
+            config.task, config.loss, config.metric, splits.num_classes, {**splits.for_task, **config.task_args}
+        )
         batch = splits.test_examples(EXAMPLES)
         outputs = [outputs_of(task, model, batch, seed) for seed in range(DRAWS)]
         if any(_differ(outputs[0], other) for other in outputs[1:]):

@@ -7,19 +7,18 @@ AdaScale the sum of their gains. So a training that resumes at any step continue
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from scalestudy.training.batches import steps_per_epoch as count_steps
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.exceptions import InputError
-from scalestudy.training.registry import SCHEDULES, resolve_field
+from scalestudy.training.loop.schedules import Schedule, make_schedule
 
-ONE_CYCLE_RISE = 0.3  # share of the steps in which the rate rises; like the next two, PyTorch's default
-ONE_CYCLE_START = 25.0  # peak / first rate
-ONE_CYCLE_END = 1e4  # first / last rate
 LEAST_TRACE_COV = 1e-6  # AdaScale's gain needs some variance
+MOST_LOOKED_AT = 20_000  # rates of a training, for its outline
+LOW = 1e-3  # of the peak: what trains hardly anything
 MEMORY_SCALE = 1000.0  # AdaScale's averages lose a share S / 1000 of their weight each step
 
 
@@ -27,35 +26,6 @@ def scaled_rate(rule: str, learning_rate: float, scale: float) -> float:
     """Return the rule's rate for the nominal rate at S = `scale`. AdaScale's factor, its gain, is applied later."""
     factors = {"none": 1.0, "linear": scale, "sqrt": math.sqrt(scale), "adascale": 1.0}
     return learning_rate * factors[rule]
-
-
-def constant_factor(progress: float, steps: float) -> float:
-    """Return 1."""
-    return 1.0
-
-
-def linear_factor(progress: float, steps: float) -> float:
-    """Follow a straight line: 1 at progress 0, 0 from `steps` on."""
-    return 1 - min(progress / steps, 1.0)
-
-
-def cosine_factor(progress: float, steps: float) -> float:
-    """Follow half a cosine wave: 1 at progress 0, 0 from `steps` on."""
-    return (1 + math.cos(math.pi * min(progress / steps, 1.0))) / 2
-
-
-def one_cycle_factor(progress: float, steps: float) -> float:
-    """Follow cosine waves from 1/25 of the peak up to 1, then down to 1/250,000.
-
-    Smith and Topin 2018 (arXiv 1708.07120), in the form of torch.optim.lr_scheduler.OneCycleLR with its defaults:
-    the peak is reached at 0.3 · steps - 1, the end at steps - 1. The momentum stays as it is.
-    """
-    first, last = 1 / ONE_CYCLE_START, 1 / (ONE_CYCLE_START * ONE_CYCLE_END)
-    end = steps - 1
-    peak = ONE_CYCLE_RISE * steps - 1
-    if progress <= peak:
-        return 1 + (first - 1) * cosine_factor(progress, peak)
-    return last + (1 - last) * cosine_factor(progress - peak, end - peak)
 
 
 def gain(sq_norm: float, trace_cov: float, base_batch_size: int, scale: float) -> float:
@@ -118,10 +88,11 @@ class RatePlan:
     """The rate at any progress, before AdaScale's gain."""
 
     first: float | None  # rate of the warm-up's first update; None: 1/warm_up of the peak
-    peak: float  # rate after the warm-up, from which the schedule falls
+    peak: float  # rate after the warm-up, with which the schedule was made
     warm_up: int  # updates over which the rate rises; 0: none
     steps: int  # progress at the training's end
-    schedule: Callable[[float, float], float]  # (progress, steps) after the warm-up -> share of the peak
+    schedule: Schedule  # of what comes after the warm-up
+    epoch: int | None = None  # progress of an epoch, where the schedule counts these; None: it counts updates
 
     def at(self, progress: float) -> float:
         """Return the rate of the update that follows `progress`."""
@@ -129,15 +100,51 @@ class RatePlan:
             if self.first is None:
                 return self.peak * (progress + 1) / self.warm_up
             return self.first + (self.peak - self.first) * progress / self.warm_up
-        since, steps = progress - self.warm_up, max(self.steps - self.warm_up, 1)
-        return self.peak * self.schedule(min(since, steps), steps)  # a training that is timed may go on beyond its end
+        since, steps = progress - self.warm_up, self.steps - self.warm_up
+        if self.epoch:  # one that the warm-up ends in counts as the first
+            skipped = self.warm_up // self.epoch
+            since, steps = progress // self.epoch - skipped, math.ceil(self.steps / self.epoch) - skipped
+        return self.schedule(min(since, max(steps, 1)), max(steps, 1))  # a timed training may go on beyond its end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outline:
+    """The rates of a whole training in a few numbers, before AdaScale's gain."""
+
+    rates: Mapping[str, float]  # at the start, the end of the warm-up, a quarter, half, three quarters, the end
+    peak: float  # the largest of all
+    low_share: float  # of the updates whose rate is under LOW of the peak
+
+
+def outline(plan: RatePlan) -> Outline:
+    """Return a plan's outline, from all of its rates; of more than MOST_LOOKED_AT, from evenly spaced ones.
+
+    Raises InputError for a schedule that gives no rate, or none above 0.
+    """
+    places = {
+        "the start": 0,
+        "the warm-up's end": plan.warm_up,
+        "1/4": plan.steps // 4,
+        "1/2": plan.steps // 2,
+        "3/4": 3 * plan.steps // 4,
+        "the end": plan.steps - 1,
+    }
+    if not 0 < plan.warm_up < plan.steps:
+        del places["the warm-up's end"]
+    apart = math.ceil(plan.steps / MOST_LOOKED_AT)
+    looked_at = {step: plan.at(step) for step in sorted({*range(0, plan.steps, apart), *places.values()})}
+    peak = max(looked_at.values())
+    if not peak:
+        raise InputError("schedule: every rate of the training is 0", "correct the schedule or its args")
+    low = sum(rate < LOW * peak for rate in looked_at.values()) / len(looked_at)
+    return Outline(rates={word: looked_at[step] for word, step in places.items()}, peak=peak, low_share=low)
 
 
 class LearningRate:
     """The rate of each update: the loop asks `rate` before it, and calls `advance` after it."""
 
     def __init__(self, plan: RatePlan, estimator: GainEstimator | None = None) -> None:
-        self._plan = plan
+        self.plan = plan
         self.estimator = estimator  # AdaScale's, unless S is 1; None: the gain is always 1
         self.progress = 0.0
 
@@ -148,7 +155,7 @@ class LearningRate:
 
     def rate(self) -> float:
         """Return the effective learning rate of the next update."""
-        return self.gain * self._plan.at(self.progress)
+        return self.gain * self.plan.at(self.progress)
 
     def advance(self) -> None:
         """Count the update that was just made."""
@@ -165,28 +172,45 @@ class LearningRate:
             self.estimator.load_state(state["estimator"])
 
 
-def make_rate(config: TrainConfig, samples: int, steps: int) -> LearningRate:
-    """Make the config's rates for `steps` updates, where an epoch is `samples` examples.
+def make_rate(
+    config: TrainConfig, samples: int | None, steps: int, tokens_an_example: float = math.nan
+) -> LearningRate:
+    """Make the config's rates for `steps` updates, where an epoch is `samples` examples; None: a stream, without any.
 
     Warm-up: with `linear` and S > 1 the rate rises from the nominal rate to S times it (Goyal et al. 2017, arXiv
     1706.02677): update i (from 0) of W has η0 + (S - 1)·η0·i/W. Otherwise it rises from 0: update i has (i + 1)/W of
     the rule's rate. The schedule covers the updates after the warm-up. AdaScale's schedules cover the progress that
-    as many examples would make at the base batch size. Its gain seldom reaches S, so they may end early.
+    as many examples would make at the base batch size. Its gain seldom reaches S, so they may end early. Raises
+    InputError for a schedule that can't be called, and for one of epochs where the data have none.
     """
     scale = config.batch_size / config.base_batch_size
     peak = scaled_rate(config.lr_rule, config.learning_rate, scale)
     adascale = config.lr_rule == "adascale"
+    if config.schedule.per == "epoch" and samples is None:
+        raise InputError(
+            f"schedule.per: {config.data!r} is an iterable data set, which has no epochs", "set schedule.per to step"
+        )
+    samples = steps * config.batch_size if samples is None else samples
     an_epoch, base_steps = (count_steps(samples, size) for size in (config.batch_size, config.base_batch_size))
     plan = RatePlan(
         first=config.learning_rate if config.lr_rule == "linear" and scale > 1 else None,
         peak=peak,
-        warm_up=config.warmup_steps or warm_up_updates(config.warmup_epochs, an_epoch),
+        warm_up=warm_up_updates(config, an_epoch, steps, tokens_an_example),
         steps=round(steps * base_steps / an_epoch) if adascale else steps,
-        schedule=resolve_field("schedule", config.schedule, SCHEDULES),
+        schedule=make_schedule(config.schedule, peak),
+        epoch=(base_steps if adascale else an_epoch) if config.schedule.per == "epoch" else None,
     )
     return LearningRate(plan, GainEstimator(config.base_batch_size, scale) if adascale and scale != 1 else None)
 
 
-def warm_up_updates(warmup_epochs: float, steps_per_epoch: int) -> int:
-    """Return W, the nearest whole number of updates; at least 1 if there is any warm-up."""
-    return max(round(warmup_epochs * steps_per_epoch), 1) if warmup_epochs else 0
+def warm_up_updates(config: TrainConfig, an_epoch: int, steps: int, tokens_an_example: float = math.nan) -> int:
+    """Return W, the nearest whole number of updates; at least 1 if there is any warm-up.
+
+    an_epoch: updates of an epoch. steps: of the training. tokens_an_example: needed by a warm-up in tokens.
+    """
+    if config.warmup_steps:
+        return config.warmup_steps
+    if config.warmup_tokens:
+        return max(round(config.warmup_tokens / (tokens_an_example * config.batch_size)), 1)
+    updates = config.warmup_share * steps if config.warmup_share else config.warmup_epochs * an_epoch
+    return max(round(updates), 1) if updates else 0

@@ -278,7 +278,8 @@ def tokens_an_example(config: TrainConfig, worker: Worker, task: Task) -> float:
     """Return the mean over some examples, equal on all ranks. Raises InputError for a task that counts no tokens."""
     if not counts_tokens(task):
         raise InputError(
-            f"tokens: the task {config.task!r} does not count them", "give it a method tokens(batch), or train by steps"
+            f"tokens: the task {config.task!r} does not count them",
+            "give it a method tokens(batch), or give lengths in steps",
         )
     with generators_kept():
         examples = load_splits(config, worker.device).train_examples(TOKEN_EXAMPLES)
@@ -307,8 +308,8 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
     data = open_data(config, worker)
 
     model = seeded_model(config, data.for_model)
-    task = make_task(config.task, config.loss, config.metric, data.num_classes)
-    an_example = tokens_an_example(config, worker, task) if config.unit == "tokens" else math.nan
+    task = make_task(config.task, config.loss, config.metric, data.num_classes, {**data.for_task, **config.task_args})
+    an_example = tokens_an_example(config, worker, task) if config.counts_tokens else math.nan
     if data.samples is None:
         whole = budget_of(config, 1, an_example)
         samples = whole.steps * config.batch_size
@@ -355,7 +356,7 @@ def start_trial(config: TrainConfig, worker: Worker, choices: Choices | None = N
         metric=config.metric.rpartition(":")[2],
         sync=make_gradient_sync(config.gradient_sync, shard_loss, worker, options),
         optimizer=make_optimizer(config.optimizer, config.learning_rate, model),
-        rate=make_rate(config, samples, whole.steps),
+        rate=make_rate(config, data.samples, whole.steps, an_example),
         choices=choices,
         progress=Progress(new_tally(worker)),
         budget=budget,

@@ -15,10 +15,12 @@ from scalestudy.training.config import TrainConfig
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.models.common import initialise
 from scalestudy.training.models.networks import MLP, LeNet, LinearRegression, Residual, ResNet18
-from scalestudy.training.registry import MODELS, call_with, resolve_field
+from scalestudy.training.registry import MODELS, call_with, named_parameters, resolve_field
 from scalestudy.training.seeding import seed_parameters
 
 Facts = tuple[int, int] | Mapping[str, Any]
+FACTS = ("num_classes", "in_channels")
+"""What data of pairs tell a model."""
 
 
 def seeded_model(config: TrainConfig, facts: Facts) -> nn.Module:
@@ -34,13 +36,15 @@ def seeded_model(config: TrainConfig, facts: Facts) -> nn.Module:
 def build_model(name: str, facts: Facts, model_args: Mapping[str, Any]) -> nn.Module:
     """Build the model of that name on the CPU, drawn from PyTorch's global generator.
 
-    `facts`: what it learns from the data: (num_classes, in_channels), or named arguments, over which `model_args` go.
-    Raises ValueError if the name or an argument is unknown, if the callable returns no module, or if parameters have no
-    shape yet.
+    `facts`: what it learns from the data: (num_classes, in_channels), each of which it gets if it names it, or named
+    arguments. `model_args` go over both. Raises ValueError if the name or an argument is unknown, if the callable
+    returns no module, or if parameters have no shape yet.
     """
-    positional, named = (facts, {}) if isinstance(facts, tuple) else ((), facts)
     builder = resolve_field("model", name, MODELS)
-    model = call_with(builder, f"model_args: {name!r}", *positional, **{**named, **model_args})
+    if isinstance(facts, tuple):  # never by position: Net(hidden, layers) would be built, and is another network
+        takes = named_parameters(builder) or ()
+        facts = {key: each for key, each in zip(FACTS, facts, strict=True) if key in takes}
+    model = call_with(builder, f"model_args: {name!r}", **{**facts, **model_args})
     if not isinstance(model, nn.Module):
         raise InputError(f"model: {name!r} gave a {type(model).__name__}", "the callable must return an nn.Module")
     lazy = [key for key, value in (*model.named_parameters(), *model.named_buffers()) if is_lazy(value)]

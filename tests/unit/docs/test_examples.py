@@ -17,10 +17,21 @@ from scalestudy.experiments.analysis.answers.verdicts import Case
 from scalestudy.experiments.analysis.laws.least_squares import NoLawError
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.orchestration.sweep.search import TrialSource
+from scalestudy.training.config import ScheduleConfig
+from scalestudy.training.data.loading import open_data
+from scalestudy.training.loop.schedules import make_schedule
+from scalestudy.training.loop.train import train
 from tests.support.gloo import GlooPool
 from tests.support.studies import REPOSITORY
 from tests.support.synthetic_studies import spec_of, summary_of
-from tests.support.training.helpers import largest_difference, make_config, run_training, same_bits, smallest_movement
+from tests.support.training.helpers import (
+    ALONE,
+    largest_difference,
+    make_config,
+    run_training,
+    same_bits,
+    smallest_movement,
+)
 from tests.support.trials import Law
 
 EXAMPLES = REPOSITORY / "docs" / "examples"
@@ -49,6 +60,27 @@ def test_pages_show_the_examples_as_they_are() -> None:
         if f"(examples/{name})" in page.read_text("utf-8")
     }
     assert {*found, *linked} == {*files}
+
+
+def test_the_schedules_are_called_as_their_page_says() -> None:
+    decay = ScheduleConfig(name="docs.examples.schedules:decay", args={"gamma": 0.01})
+    assert [make_schedule(decay, 0.5)(step, 4) for step in (0, 2, 4)] == pytest.approx([0.5, 0.05, 0.005])
+    halves = make_schedule(ScheduleConfig(name="docs.examples.schedules:halves"), 0.5)
+    assert [halves(step, 4) for step in range(4)] == [0.5, 0.5, 0.25, 0.25]
+
+
+def test_random_transforms_differ_by_epoch_and_not_by_worker() -> None:
+    data = open_data(make_config(data="docs.examples.my_transforms:load", data_args={}), ALONE)
+    order = torch.arange(data.samples)
+    (first, _), (again, _), (later, _) = (next(data.shards(order, [(0, 8)], epoch)) for epoch in (1, 1, 2))
+    (part, _) = next(data.shards(order, [(4, 8)], 1))
+    assert torch.equal(first, again)
+    assert torch.equal(first[4:], part)
+    assert not torch.equal(first, later)
+    config = make_config(
+        model="mlp", model_args={"image_size": 16}, data="docs.examples.my_transforms:load", data_args={}, epochs=3
+    )
+    assert train(config.replace(learning_rate=0.1), ALONE).records[-1].test_metric > 0.9
 
 
 def test_the_data_set_is_the_same_each_time_and_fits_its_classes() -> None:

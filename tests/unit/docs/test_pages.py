@@ -15,6 +15,7 @@ from scalestudy.experiments.spec.reading import parse_study
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep_section import sweep_keys
 from scalestudy.orchestration.commands.cli import app
+from scalestudy.training.section import Section
 from tests.support.pages import blocks, inline_code, page_names, page_text, shell_commands
 from tests.support.project_files import REPOSITORY, project_files
 
@@ -69,13 +70,13 @@ def is_spec_key(key: str) -> bool:
     first, _, rest = key.partition(".")
     if first == "sweep" and rest:
         return rest in sweep_keys()
-    value: Any = StudySpec(name="x").model_dump(mode="json")
+    value: Any = StudySpec(name="x")
     for part in key.split("."):
         if value == {}:
             return True
-        if not isinstance(value, dict) or part not in value:
+        if not isinstance(value, Section) or part not in type(value).model_fields:
             return False
-        value = value[part]
+        value = getattr(value, part)
     return True
 
 

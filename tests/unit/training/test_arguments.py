@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given
 
 from scalestudy.training.arguments import OF_STUDIES, make_arguments, make_config, make_parser
-from scalestudy.training.config import LoaderConfig, OptimizerConfig, TrainConfig
+from scalestudy.training.config import LoaderConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 
 LEAST = {"model": "lenet", "data": "digits", "batch_size": 64, "learning_rate": 0.1}
 OTHER = {
     "epochs": 3,
+    "evaluate_batches": 2,
     "optimizer": OptimizerConfig(name="sgd", momentum=0.9, weight_decay=1e-05, nesterov=True),
     "lr_rule": "linear",
     "base_batch_size": 32,
     "warmup_epochs": 0.5,
-    "schedule": "cosine",
+    "schedule": ScheduleConfig(name="my_module:factor", args={"gamma": 0.5}, per="epoch"),
     "gradient_clip": 1e-07,
     "precision": "bf16",
     "channels_last": "auto",
@@ -52,7 +53,10 @@ APART = {
     "tokens": {"epochs": None, "tokens": 50, "task": "my_task:Task", "metric": "f1"},
     "eval_every": {"epochs": None, "steps": 50, "eval_every": {"steps": 5}},
     "warmup_steps": {"warmup_steps": 5},
+    "warmup_tokens": {"warmup_tokens": 5, "task": "my_task:Task", "metric": "f1"},
+    "warmup_share": {"warmup_share": 0.1},
     "task": {"task": "my_task:Task", "metric": "f1"},
+    "task_args": {"task": "my_task:Task", "metric": "f1", "task_args": {"smoothing": 0.1}},
     "min_seconds": {"max_steps": 60, "min_seconds": 2.5},
 }
 """Keys that don't go with some of the others."""

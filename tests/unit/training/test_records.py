@@ -98,6 +98,17 @@ def test_all_metrics_of_a_task_are_in_its_record() -> None:
     assert list(epoch_metrics(record))[:2] == ["test_f1", "test_recall"]
 
 
+def test_a_rate_in_tokens_stands_beside_the_rate_in_samples() -> None:
+    """12 examples a second of 60 / 25 tokens each."""
+    record = reduce(dataclasses.replace(FAST, tokens=40.0), dataclasses.replace(SLOW, tokens=20.0))
+    assert (record.tokens, record.tokens_per_second) == (60, pytest.approx(28.8))
+    assert (record.to_dict()["tokens_per_second"], epoch_metrics(record)["tokens_per_second"]) == (28.8, 28.8)
+    assert EpochRecord.from_dict(record.to_dict()) == record
+    without = reduce(FAST, SLOW)
+    assert without.tokens_per_second is None
+    assert "tokens_per_second" not in {**without.to_dict(), **epoch_metrics(without)}
+
+
 def test_the_slowest_rank_is_held_against_the_median() -> None:
     assert reduce(FAST).straggler_ratio == 1
     assert reduce(FAST, FAST, SLOW).straggler_ratio == pytest.approx(1.9 / 1.2)

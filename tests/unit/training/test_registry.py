@@ -73,8 +73,12 @@ def test_call_with_names_what_is_taken() -> None:
 
     assert call_with(function, "f", 1, second=2) == 3
     assert call_with(lambda what, function: what + function, "f", what=1, function=2) == 3, "a user's own names"
-    with pytest.raises(ValueError, match="f: got an unexpected keyword argument 'third'; it takes first, second"):
-        call_with(function, "f", 1, third=2)
+    with pytest.raises(
+        ValueError,
+        match=r"^f: function\(first: 'int', second: 'int' = 0\) is called with \(1, "
+        r"third='3', more=<dict>\): got an unexpected keyword argument 'third'; it takes first, second$",
+    ):
+        call_with(function, "f", 1, third="3", more={"much": list(range(99))})
 
 
 def test_call_with_passes_on_the_functions_own_type_error() -> None:

@@ -38,6 +38,41 @@ def with_task(name, **changes):
     return task_config("examples", task=f"{HERE}:{name}", **changes)
 
 
+# --- rates ---------------------------------------------------------------------------------------------------------
+
+
+def falls(progress):
+    return 0.5 ** (100 * progress)
+
+
+def test_the_rates_of_whole_trainings_are_looked_at_without_training_them():
+    cosine = make_config(epochs=50, batch_size=64, learning_rate=0.2, schedule="cosine")  # 4 steps an epoch
+    found = rehearsed(make_config(), rated={"a": cosine, "b": cosine.replace(batch_size=128, warmup_share=0.1)})
+    assert found.rates["a"].rates == {
+        "the start": 0.2,
+        "1/4": pytest.approx(0.1707, rel=1e-3),
+        "1/2": pytest.approx(0.1),
+        "3/4": pytest.approx(0.0293, rel=1e-2),
+        "the end": pytest.approx(0.2 * math.sin(math.pi / 400) ** 2),
+    }
+    assert found.rates["b"].rates["the warm-up's end"] == 0.2
+    assert found.doubt == ""
+
+
+def test_rates_that_fall_to_nothing_are_a_doubt():
+    config = make_config(epochs=50, batch_size=64, learning_rate=0.2, schedule=f"{HERE}:falls")
+    said = rehearsed(config, rated={"lr=0.2": config, "lr=0.4": config.replace(learning_rate=0.4)}).doubt
+    assert said == (
+        "the rates fall to nothing with lr=0.2 and 1 more: in 90% of the steps they are under 0.001 of their peak, "
+        "0.2, and end at 2.23e-31; correct train.schedule"
+    )
+
+
+def test_a_warm_up_in_tokens_is_looked_at_by_the_tasks_count():
+    config = task_config("tagger", warmup_tokens=200, epochs=3)
+    assert "the warm-up's end" in rehearsed(config).rates[""].rates
+
+
 # --- what a user can get wrong -------------------------------------------------------------------------------------
 
 

@@ -165,8 +165,8 @@ def no_optimizer(model, learning_rate):
     raise ArithmeticError("no optimizer")
 
 
-def no_factor(progress, steps):
-    return 1 / 0 if steps else 1.0
+def no_factor(progress):
+    return 1 / 0 if progress else 1.0
 
 
 CASES = {

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from docs.examples import tagger
 from scalestudy.training.config import OptimizerConfig, TrainConfig
+from scalestudy.training.data import Splits
+from scalestudy.training.data.loading import open_data
 from scalestudy.training.distributed import Worker
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.loop.train import train
@@ -29,7 +33,7 @@ from tests.support.training.helpers import (
     smallest_movement,
     state_of,
 )
-from tests.support.training.tasks import HERE, TASKS, task_config
+from tests.support.training.tasks import HERE, TASKS, Examples, task_config
 
 TOLERANCE = 1e-11  # float64
 EXACT = sorted(set(GRADIENT_SYNCS) - {"bf16", "powersgd", "local_sgd"})
@@ -239,6 +243,78 @@ class WithParameters(nn.Linear):
 def test_what_is_no_task_is_refused(task: str, found: str) -> None:
     with pytest.raises(ValueError, match=f"task: .*{found}"):
         make_task(f"tests.unit.training.test_task:{task}", "cross_entropy", "accuracy", None)
+
+
+# --- what a task is called with ---------------------------------------------------------------------------------------
+
+
+class Weighted(Examples):
+    """A loss with a weight for each class, which the data know, and a smoothing, which the spec says."""
+
+    def __init__(self, class_weights: torch.Tensor, smoothing: float = 0.0) -> None:
+        self.class_weights, self.smoothing = class_weights, smoothing
+
+    def loss(self, outputs: torch.Tensor, batch: Any) -> tuple[torch.Tensor, Any]:
+        how: dict[str, Any] = {"label_smoothing": self.smoothing, "reduction": "sum"}
+        total = nn.functional.cross_entropy(outputs, batch[1], weight=self.class_weights, **how)
+        return total, self.class_weights[batch[1]].sum()
+
+
+class Picky(Examples):
+    def __init__(self, smoothing: float) -> None:
+        if smoothing > 1:
+            raise ValueError("smoothing is a share")
+
+
+def weighted_data(root: str) -> Any:
+    found = Splits.from_tensors((torch.rand(60, 4), torch.arange(60) % 3), (torch.rand(9, 4), torch.arange(9) % 3))
+    return replace(found, for_task={"class_weights": torch.tensor([1.0, 2.0, 3.0])})
+
+
+def linear() -> nn.Module:
+    return nn.Linear(4, 3)
+
+
+OWN = "tests.unit.training.test_task"
+
+
+def weighted_config(task: str = "Weighted", **task_args: Any) -> TrainConfig:
+    names = {"model": f"{OWN}:linear", "data": f"{OWN}:weighted_data", "task": f"{OWN}:{task}"}
+    return task_config("examples", **names, task_args=task_args)
+
+
+def test_a_task_gets_what_the_data_give_it_and_its_arguments() -> None:
+    task: Any = start_trial(weighted_config(smoothing=0.1), ALONE).shard_loss.task
+    assert (task.class_weights.tolist(), task.smoothing) == ([1.0, 2.0, 3.0], 0.1)
+    given: Any = start_trial(weighted_config(class_weights=2.0), ALONE).shard_loss.task
+    assert given.class_weights == 2.0, "the spec goes over the data"
+    assert train(weighted_config(smoothing=0.1), ALONE).status == "finished"
+
+
+def test_what_the_data_give_a_task_is_on_the_device() -> None:
+    data = open_data(weighted_config(), Worker(rank=0, world_size=1, device=torch.device("meta")))
+    assert data.for_task["class_weights"].device.type == "meta"
+
+
+@pytest.mark.parametrize("made", ["pairs", "tensors", "datasets"])
+def test_every_form_of_splits_takes_what_it_gives_a_task(made: str) -> None:
+    inputs, targets, given = torch.rand(6, 1), torch.arange(6) % 2, {"a": 1}
+    pairs = TensorDataset(inputs, targets)
+    forms: dict[str, Any] = {
+        "pairs": Splits(inputs, targets, inputs, targets, 2, for_task=given),
+        "tensors": Splits.from_tensors((inputs,), (inputs,), for_task=given),
+        "datasets": Splits.from_datasets(pairs, pairs, num_classes=2, for_task=given),
+    }
+    assert forms[made].for_task == given
+
+
+def test_a_task_that_refuses_its_arguments_is_told_before_the_first_trial() -> None:
+    with pytest.raises(
+        InputError, match=r"^task_args: '.*:Weighted': Weighted\(.*'smooth'; it takes class_weights, smo"
+    ):
+        start_trial(weighted_config(smooth=0.1), ALONE)
+    with pytest.raises(InputError, match=r"task_args: '.*:Picky': .*unexpected keyword argument 'class_weights'"):
+        start_trial(weighted_config("Picky", smoothing=2.0), ALONE)
 
 
 # --- parameters that a batch does not use -----------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalestudy.experiments.plan.plan import Plan, corner_trials, label, make_plan
+from scalestudy.experiments.plan.plan import Plan, corner_trials, label, make_plan, step_params
 from scalestudy.experiments.plan.timing_runs import step_key
 from scalestudy.orchestration.study.trials import train_config
 from tests.support.factorised import SMALL, factorised_study, grid_of
@@ -133,6 +133,41 @@ def test_what_can_change_a_result_changes_the_id(override):
 )
 def test_what_can_not_change_a_result_keeps_the_id(override):
     assert ids(GRID) == ids(GRID, override)
+
+
+def test_ids_of_specs_from_before_schedules_had_arguments_are_as_they_were():
+    """Of version 0.2."""
+    assert ids("name: x\ntrain: {schedule: cosine}") == ids("name: x\ntrain: {schedule: {name: cosine}}")
+    assert ids("name: x\ntrain: {schedule: cosine}") == ["2b6f19b5a187"]
+    swept = "sweep: {train.schedule: [constant, cosine, 'my:f'], train.warmup_steps: [5]}"
+    assert ids(f"name: x\n{swept}") == ["e0bf7b5f4e45", "748b9ec0d548", "e73cc241f231"]
+
+
+def test_the_arguments_of_a_schedule_are_swept_like_others():
+    own = "name: x\ntrain: {schedule: 'my:f'}\nsweep: {train.schedule.args.gamma: [0.1, 0.2]}"
+    trials = make_plan(spec_of(own)).trials
+    assert [trial.name.partition("seed=0 ")[2] for trial in trials] == ["schedule.gamma=0.1", "schedule.gamma=0.2"]
+    assert [train_config(trial, "data").schedule.args for trial in trials] == [{"gamma": 0.1}, {"gamma": 0.2}]
+    plain = ids("name: x\ntrain: {schedule: {name: 'my:f', args: {gamma: 0.1}, per: step}}")
+    assert plain == [trials[0].trial_id]
+    whole = "name: x\nsweep: {train.schedule: [cosine, {name: 'my:f', args: {gamma: 0.1}}, {name: linear, per: epoch}]}"
+    assert ids(whole)[1] == plain[0]
+    names = [trial.name.partition("seed=0 ")[2] for trial in make_plan(spec_of(whole)).trials]
+    assert names == ["schedule=cosine", "schedule=my:f(gamma=0.1)", "schedule=linear(per=epoch)"]
+
+
+def test_a_schedule_and_an_argument_of_it_may_both_be_swept():
+    swept = "sweep: {train.schedule.args.floor: [0.1], train.schedule: [cosine, {name: linear, args: {floor: 0.3}}]}"
+    found = [train_config(trial, "data").schedule for trial in make_plan(spec_of(f"name: x\n{swept}")).trials]
+    assert [(each.name, each.args) for each in found] == [("cosine", {"floor": 0.1}), ("linear", {"floor": 0.1})]
+
+
+def test_no_part_of_a_schedule_changes_the_time_of_a_step():
+    keys = ("train.schedule", "train.schedule.args.gamma", "train.schedule.per", "train.warmup_share", "learning_rate")
+    assert step_params({**dict.fromkeys(keys, 1), "num_gpus": 2, "train.precision": "bf16"}) == {
+        "num_gpus": 2,
+        "train.precision": "bf16",
+    }
 
 
 def test_an_id_does_not_depend_on_how_the_value_came_in():

@@ -3,11 +3,13 @@
 import jsonschema
 import pytest
 import yaml
+from pydantic_core import to_jsonable_python
 
 from scalestudy.experiments.spec.reading import STUDIES, catalogue, template
 from scalestudy.experiments.spec.schema import json_schema
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep_section import sweep_keys
+from scalestudy.training.section import value_of
 from tests.support.synthetic_studies import spec_of
 
 SCHEMA = json_schema()
@@ -70,9 +72,6 @@ def test_every_key_has_its_meaning_and_its_default():
     defaults = {
         path: part["default"] for path, part in found.items() if not path.startswith("sweep.") and path != "name"
     }
-    plain = StudySpec(name="x").to_dict()
+    spec = StudySpec(name="x")
     for path, default in defaults.items():
-        value = plain
-        for part in path.split("."):
-            value = value[part]
-        assert default == value, path
+        assert default == to_jsonable_python(value_of(spec, path)), path

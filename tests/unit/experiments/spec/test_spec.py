@@ -338,3 +338,22 @@ def test_how_data_are_read_ahead_changes_no_id_but_may_change_the_time_of_a_step
 )
 def test_the_most_evaluations_of_a_training(text, count):
     assert spec_of(f"name: x\n{text}").evaluations == count
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        ("warmup_steps: 100", "100 with train.epochs: at batch_size 256 the warm-up is 8 times as large a share"),
+        ("warmup_steps: 100, steps: 1000", None),
+        ("warmup_epochs: 2", None),
+        (
+            "warmup_epochs: 2, steps: 1000",
+            "at batch_size 32 the warm-up is 8 times as large a share of the training as at",
+        ),
+        ("warmup_share: 0.1, steps: 1000", None),
+    ],
+)
+def test_a_warm_up_of_another_share_at_each_batch_size_is_noted(train, said):
+    notes = spec_of(f"name: x\ntrain: {{{train}}}\nsweep: {{batch_size: [64, 256, 32]}}").notes
+    assert [said in note for note in notes] == ([True] if said else [])
+    assert spec_of(f"name: x\ntrain: {{{train}}}\nsweep: {{batch_size: [64]}}").notes == []

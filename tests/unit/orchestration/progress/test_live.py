@@ -98,6 +98,8 @@ def test_the_live_table_and_what_stays_above_it(progress, first):
         for number, value in ((1, 12.0), (2, 3.5)):
             take(progress, first, EpochDone(record=epoch_of(number, value, metric="mse", samples_per_second=100.0)))
         draw("of another metric")
+        take(progress, first, EpochDone(record=epoch_of(3, 2.0, metric="mse", samples=50, tokens=3_200)))
+        draw("of a task that counts tokens")
         shown.events(*EVENTS)
     finally:
         shown.view.close()

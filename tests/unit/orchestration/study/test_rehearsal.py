@@ -106,6 +106,8 @@ def test_the_catalogues_first_study_does_not_wait_for_a_rehearsal():
         ("128]", "1438]"),
         ("sweep: {", f"train: {{schedule: '{HERE}:build'}}\nsweep: {{"),
         ("sweep: {", f"train: {{optimizer: {{name: '{HERE}:build'}}}}\nsweep: {{"),
+        ("sweep: {", "train: {schedule: {name: StepLR, args: {step_size: 1}}}\nsweep: {"),
+        ("sweep: {", "train: {evaluate_batches: 1}\nsweep: {"),
     ],
 )
 def test_what_is_not_built_in_or_was_not_tried_is_rehearsed(change):
@@ -181,6 +183,49 @@ def test_words_are_one_line():
     )
     assert [step["loss"] for step in found.to_dict()["steps"].values()] == [2.3025, None]
     assert found.to_dict()["left_out"] == left_out
+
+
+def falls(progress, gamma):
+    return gamma ** (20 * progress)
+
+
+SCHEDULED = """
+name: x
+workload: {model: mlp, data: synthetic, data_args: {train_samples: 256}}
+train: {epochs: 4}
+sweep: {batch_size: [64], learning_rate: [0.1], GIVEN}
+"""
+
+
+def test_the_rates_of_each_schedule_are_told_and_those_that_fall_to_nothing(tmp_path):
+    """One kind of training, whose schedules are looked at without a step."""
+    gammas = f"train.schedule: [cosine, '{HERE}:falls'], train.schedule.args.gamma: [0.9, 0.1]"
+    with pytest.raises(InputError, match="are no arguments of cosine"):
+        rehearse_all(SCHEDULED.replace("GIVEN", gammas), tmp_path)
+    own = f"train.schedule: ['{HERE}:falls'], train.schedule.args.gamma: [0.9, 0.1]"
+    found = rehearse_all(SCHEDULED.replace("GIVEN", own), tmp_path)
+    named = f"batch=64 lr=0.1 schedule={HERE}:falls schedule.gamma"
+    assert found.rate_lines() == [
+        f"rates of {named}=0.9: 0.1 at the start, 0.059 at 1/4, 0.0349 at 1/2, 0.0206 at 3/4, 0.0139 at the end",
+        f"rates of {named}=0.1: 0.1 at the start, 1e-06 at 1/4, 1e-11 at 1/2, 1e-16 at 3/4, 1.78e-20 at the end",
+    ]
+    assert len(found.steps) == 1
+    assert found.doubts == [
+        f"the rates fall to nothing with {named}=0.1: in 81% of the steps they are under 0.001 of their peak, 0.1, and "
+        "end at 1.78e-20; correct train.schedule"
+    ]
+
+
+def test_more_evaluation_than_the_test_set_has_is_refused(tmp_path):
+    with pytest.raises(RequestError, match="evaluate_batches: 9 batches of 512 are more than the 1024 test examples"):
+        rehearse_all(SCHEDULED.replace("GIVEN", "train.evaluate_batches: [1, 9]"), tmp_path)
+
+
+def test_rates_of_more_trainings_than_a_person_reads_are_in_json():
+    rates = {f"lr={number}": {"the start": 0.1, "the end": 0.01} for number in range(5)}
+    found = Rehearsal(steps={"batch=8": Answer(loss=1.0, seconds=0.1, rates=rates)}, left_out={}, seconds=1.0)
+    assert found.rate_lines()[2:] == ["rates of lr=2: 0.1 at the start, 0.01 at the end", "rates of 2 more: --json"]
+    assert found.to_dict()["steps"]["batch=8"]["rates"] == rates
 
 
 def sleeps(num_classes, in_channels):

@@ -11,7 +11,7 @@ import pytest
 
 from scalestudy.training.checkpoint.byte_store import LocalByteStore
 from scalestudy.training.checkpoint.hook import FREE_TO_CHANGE, Checkpoints, Preemption
-from scalestudy.training.config import LoaderConfig, OptimizerConfig, TrainConfig
+from scalestudy.training.config import LoaderConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 from scalestudy.training.data.loading import load_splits
 from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.hooks import Hook
@@ -153,6 +153,14 @@ BY_EPOCHS: dict[str, tuple[int, dict[str, Any]]] = {
         {"model": f"{STRANGERS}:SparseAdjacency", "model_args": {}, "gradient_sync": "local_sgd", "local_steps": 2},
     ),
     "extra state": (2, {"model": f"{STRANGERS}:WithState", "model_args": {}}),
+    "a scheduler of PyTorch's, and a warm-up by share": (
+        2,
+        {"warmup_share": 0.2, "schedule": ScheduleConfig(name="ExponentialLR", args={"gamma": 0.9})},
+    ),
+    "a scheduler of PyTorch's by epochs": (
+        1,
+        {"schedule": ScheduleConfig(name="StepLR", args={"step_size": 1, "gamma": 0.5}, per="epoch")},
+    ),
     "uneven shards, one empty": (4, {"shards": (2.0, 0.0, 1.0, 1.0), "schedule": "one_cycle"}),
 }
 FIRST_OR_LAST = itertools.cycle([STEPS + 1, 2 * STEPS + 2])  # into the second epoch, or the middle of the last one

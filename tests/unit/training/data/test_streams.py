@@ -176,6 +176,12 @@ def test_an_empty_shard_reads_nothing() -> None:
     assert dataset.read == before
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_part_of_a_test_set_is_the_same_for_any_number_of_ranks(ranks: int) -> None:
+    found = [list(reader(Counting(50), Worker(rank, ranks, CPU), endless=False).dealt(4, 5)) for rank in range(ranks)]
+    assert sorted(number for batches in found for batch in batches for _, number in numbers(batch)) == list(range(20))
+
+
 @pytest.mark.parametrize(
     ("count", "ranks", "workers"),
     [*((count, ranks, 0) for count in (1, 7, 24) for ranks in (1, 2, 3)), (7, 2, 2)],

@@ -219,8 +219,8 @@ def test_one_worker_equals_plain_pytorch() -> None:
         ("no_sync", " gave a str; the callable must return a scalestudy.training.gradient_sync.GradientSync"),
         (
             "parameterless",
-            ": too many positional arguments; it takes num_classes, in_channels, and is called with 3 of the study, "
-            "then those of the spec",
+            ": parameterless(num_classes: 'int', in_channels: 'int') is called with (<ShardLoss>, <Worker>, "
+            "<SyncOptions>): too many positional arguments; it takes num_classes, in_channels",
         ),
     ],
 )

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from scalestudy.training.data.loading import EVALUATION_BATCH, TrainingData
+from scalestudy.training.data.loading import EVALUATION_BATCH, TrainingData, open_data
 from scalestudy.training.data.readers import ResidentReader
 from scalestudy.training.distributed import Worker
+from scalestudy.training.exceptions import InputError
 from scalestudy.training.loop.evaluation import Sums, evaluate, metrics_of, summed
 from scalestudy.training.task import ShardLoss, make_task
 from tests.support.gloo import GlooPool
-from tests.support.training.helpers import ALONE
+from tests.support.training.helpers import ALONE, make_config
 from tests.support.training.tasks import Examples
 
 
@@ -104,6 +106,44 @@ def test_evaluation_uses_evaluation_mode_and_restores_training() -> None:
     sums = evaluate(shard_loss, data_of(torch.eye(8), torch.arange(8), 8), ALONE)
     assert sums.named["values"] == 8
     assert model.training
+
+
+# --- a part of the test set -------------------------------------------------------------------------------------------
+
+
+def evaluate_a_part(worker: Worker, batches: int, **changes: Any) -> dict[str, Any]:
+    """The sums of all workers over a part of 1,200 examples, which are sorted by class."""
+    torch.manual_seed(0)
+    targets = torch.arange(1_200) // 120
+    data = replace(data_of(torch.rand(1_200, 10), targets, 10), evaluate_batches=batches)
+    shard_loss = ShardLoss(nn.Linear(10, 10), make_task(None, "cross_entropy", "accuracy", 10))
+    found = summed(evaluate(shard_loss, data, worker, **changes), worker)
+    return {**found.named, **found.loss}
+
+
+def test_a_part_has_the_same_examples_each_time_at_any_number_of_workers(ranks: GlooPool) -> None:
+    alone = evaluate_a_part(ALONE, 1)
+    assert alone["examples"] == EVALUATION_BATCH
+    assert evaluate_a_part(ALONE, 1) == alone
+    for together in ranks.run(3, evaluate_a_part, 1):
+        assert (together["values"], together["examples"]) == (alone["values"], alone["examples"])
+        assert together["loss"].item() == pytest.approx(alone["loss"].item(), rel=1e-6)
+    assert evaluate_a_part(ALONE, 3)["examples"] == 1_200
+
+
+def test_a_part_is_from_all_over_the_set() -> None:
+    data = replace(data_of(torch.arange(1_200).unsqueeze(1), torch.zeros(1_200), 1), evaluate_batches=1)
+    (inputs, _), *others = data.test_part(ALONE, (1.0,))
+    assert others == []
+    assert inputs.flatten().tolist() == [number * 1_200 // 512 for number in range(512)]
+
+
+def test_a_part_that_is_larger_than_the_set_is_refused() -> None:
+    config = make_config(data_args={"test_samples": 1_200, "train_samples": 64}, evaluate_batches=3)
+    assert open_data(config, ALONE).test_samples == 1_200
+    assert open_data(config.replace(evaluate_batches=2), ALONE).test_samples == 1_024
+    with pytest.raises(InputError, match="4 batches of 512 are more than the 1200 test examples; choose at most 3"):
+        open_data(config.replace(evaluate_batches=4), ALONE)
 
 
 # --- a task's own sums ------------------------------------------------------------------------------------------------

@@ -17,10 +17,8 @@ from scalestudy.training.loop.learning_rate import (
     GainEstimator,
     LearningRate,
     RatePlan,
-    cosine_factor,
     gain,
     make_rate,
-    one_cycle_factor,
     scaled_rate,
     warm_up_updates,
 )
@@ -51,24 +49,18 @@ def _advanced(rate: LearningRate) -> float:
     return value
 
 
-def halves(progress: float, steps: float) -> float:
-    """A user's schedule: a half of the peak in the second half."""
-    return 1.0 if progress < steps / 2 else 0.5
-
-
-def test_a_line_and_a_schedule_of_ones_own() -> None:
-    """16 updates, of which 4 are the warm-up, said in steps or in epochs; then 12 along the schedule."""
+def test_a_line_after_a_warm_up() -> None:
+    """16 updates, of which 4 are the warm-up, said in steps, epochs or as a share; then 12 along the schedule."""
     warm = [0.025, 0.05, 0.075, 0.1]
     line = [0.1 * (1 - step / 12) for step in range(12)]
-    assert rates(16, warmup_steps=4, schedule="linear") == pytest.approx(warm + line)
-    assert rates(16, warmup_epochs=1, schedule="linear") == rates(16, warmup_steps=4, schedule="linear")
-    own = rates(16, warmup_steps=4, schedule="tests.unit.training.loop.test_learning_rate:halves")
-    assert own == pytest.approx(warm + 6 * [0.1] + 6 * [0.05])
+    found = rates(16, warmup_steps=4, schedule="linear")
+    assert found == pytest.approx(warm + line)
+    assert rates(16, warmup_epochs=1, schedule="linear") == rates(16, warmup_share=0.25, schedule="linear") == found
 
 
 def test_beyond_its_end_a_schedule_stays_where_it_ended() -> None:
     """A training that is timed may go on; a line of one's own would fall below zero."""
-    plan = RatePlan(first=None, peak=0.5, warm_up=2, steps=10, schedule=lambda progress, steps: 1 - progress / steps)
+    plan = RatePlan(first=None, peak=0.5, warm_up=2, steps=10, schedule=lambda step, steps: 0.5 * (1 - step / steps))
     assert [plan.at(progress) for progress in (2, 6, 10, 11, 1000)] == [0.5, 0.25, 0.0, 0.0, 0.0]
 
 
@@ -112,7 +104,18 @@ def test_every_other_warm_up_rises_from_zero(changes: dict[str, Any], peak: floa
     [(0, 0), (1, 10), (0.25, 2), (0.7, 7), (0.01, 1), (5, 50)],  # 2.5 is rounded to the even 2
 )
 def test_warm_up_updates(epochs: float, updates: int) -> None:
-    assert warm_up_updates(epochs, 10) == updates
+    assert warm_up_updates(make_config(batch_size=256, warmup_epochs=epochs), 10, 50) == updates
+
+
+def test_a_warm_up_in_tokens_or_as_a_share() -> None:
+    of_tokens = make_config(batch_size=256, warmup_tokens=100_000, task="my:Task", metric="f1")
+    assert warm_up_updates(of_tokens, 10, 50, tokens_an_example=64.0) == 6  # 100,000 / (256 · 64) = 6.1
+    assert warm_up_updates(of_tokens, 10, 50, tokens_an_example=640_000.0) == 1
+    assert [warm_up_updates(make_config(batch_size=256, warmup_share=share), 10, 50) for share in (0.001, 0.1, 1)] == [
+        1,
+        5,
+        50,
+    ]
 
 
 def test_a_warm_up_longer_than_the_training_only_rises() -> None:
@@ -151,22 +154,9 @@ def test_schedules_equal_pytorchs(epochs: int) -> None:
     assert rates(updates, epochs=epochs, learning_rate=0.3, schedule="cosine") == pytest.approx(cosine, rel=1e-9)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 4, 10, 11, 100])
-def test_one_cycle_of_any_length_equals_pytorchs(steps: int) -> None:
-    expected = pytorchs(OneCycleLR, steps, 1.0, max_lr=1.0, total_steps=steps + 1)[:steps]
-    assert [one_cycle_factor(step, steps + 1) for step in range(steps)] == pytest.approx(expected, rel=1e-9)
-    assert one_cycle_factor(0, 1) == pytest.approx(4e-6)  # one update: PyTorch's last rate as well
-
-
 def test_one_cycle_peaks_at_the_rules_rate() -> None:
     found = rates(40, epochs=10, learning_rate=0.1, schedule="one_cycle", lr_rule="linear", base_batch_size=64)
     assert max(found) == found[11] == pytest.approx(0.4)  # 0.3 · 40 - 1
-
-
-@given(st.floats(0, 1e4), st.integers(1, 10**4), st.floats(0, 1e3))
-def test_schedules_stay_in_their_range(progress: float, steps: int, later: float) -> None:
-    assert 0 <= cosine_factor(progress + later, steps) <= cosine_factor(progress, steps) <= 1
-    assert 3.99e-6 < one_cycle_factor(progress, steps) <= 1
 
 
 settings = st.fixed_dictionaries(
@@ -196,7 +186,7 @@ def test_rates_rise_to_the_rules_rate_or_fall_to_it_and_never_pass_it(changes: d
     scale = 256 / changes["base_batch_size"]
     peak = scaled_rate(changes["lr_rule"], changes["learning_rate"], scale)
     found = rates(4 * changes["epochs"], **changes)
-    warm_up = warm_up_updates(changes["warmup_epochs"], STEPS)
+    warm_up = warm_up_updates(make_config(batch_size=256, **changes), STEPS, 4 * changes["epochs"])
     assert all(0 <= rate <= peak * (1 + 1e-12) for rate in found)
     assert found[:warm_up] == sorted(found[:warm_up])
     assert found[warm_up:] == sorted(found[warm_up:], reverse=True)

@@ -200,7 +200,7 @@ class Reading(nn.Module):
         return outputs * 2 if reads and outputs.mean().item() > 1e9 else outputs
 
 
-def reading(classes: int, channels: int, on_rank: int | None = None) -> nn.Module:
+def reading(num_classes: int, in_channels: int, on_rank: int | None = None) -> nn.Module:
     return Reading(on_rank)
 
 
@@ -227,7 +227,7 @@ class LateReader(nn.Module):
         return outputs
 
 
-def late_reader(classes: int, channels: int) -> nn.Module:
+def late_reader(num_classes: int, in_channels: int) -> nn.Module:
     return LateReader()
 
 
@@ -252,7 +252,7 @@ class Centred(nn.Module):
         return outputs
 
 
-def centred(classes: int, channels: int, in_place: bool) -> nn.Module:
+def centred(num_classes: int, in_channels: int, in_place: bool) -> nn.Module:
     return Centred(in_place)
 
 

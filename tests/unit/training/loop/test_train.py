@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from scalestudy.training.config import OptimizerConfig, TrainConfig
+from scalestudy.training.config import OptimizerConfig, ScheduleConfig, TrainConfig
 from scalestudy.training.data.loading import EVALUATION_BATCH, open_data
 from scalestudy.training.distributed import Worker
 from scalestudy.training.gradient_sync.ddp import DistributedDataParallelSync
@@ -26,6 +26,7 @@ from scalestudy.training.loop.trial import Trial, start_trial
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import EpochRecord
 from scalestudy.training.registry import GRADIENT_SYNCS
+from scalestudy.training.seeding import epoch_order
 from tests.support.gloo import GlooPool, gloo_pool
 from tests.support.training.clock import Clock
 from tests.support.training.helpers import (
@@ -174,6 +175,36 @@ def test_a_training_that_a_hook_ends_is_the_beginning_of_the_whole_one() -> None
     assert (cut.status, cut.message, len(whole.records)) == ("finished", None, 4)
     facts = [(record.train_loss, record.test_metric, record.learning_rate) for record in whole.records]
     assert [(record.train_loss, record.test_metric, record.learning_rate) for record in cut.records] == facts[:2]
+
+
+def test_a_scheduler_of_pytorchs_trains_as_in_a_loop_by_hand() -> None:
+    """Adadelta at 1.0, and a rate that falls by 0.7 after each epoch, as PyTorch's example for MNIST has them."""
+    falling = ScheduleConfig(name="StepLR", args={"step_size": 1, "gamma": 0.7}, per="epoch")
+    config = make_config(
+        epochs=3, learning_rate=1.0, optimizer=OptimizerConfig(name="torch.optim:Adadelta"), schedule=falling
+    )
+    ours = train(config, ALONE)
+
+    data, model = open_data(config, ALONE), start_trial(config, ALONE).model
+    optimizer = torch.optim.Adadelta(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.7)
+    bounds = [(start, start + 32) for start in range(0, 256, 32)]
+    for epoch in (1, 2, 3):
+        for inputs, targets in data.shards(epoch_order(256, config.seed, epoch), bounds, epoch):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+        scheduler.step()
+    assert [record.learning_rate for record in ours.records] == pytest.approx([1.0, 0.7, 0.49])
+    pairs = zip(ours.model.parameters(), model.parameters(), strict=True)
+    assert max((one - other).abs().max().item() for one, other in pairs) < 1e-5
+    assert (
+        min(
+            (one - other).abs().max().item()
+            for one, other in zip(ours.model.parameters(), start_trial(config, ALONE).model.parameters(), strict=True)
+        )
+        > 1e-3
+    ), "every tensor has moved"
 
 
 class _BreaksInEpoch(Hook):

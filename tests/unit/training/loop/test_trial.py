@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from scalestudy.training.budget import Budget
-from scalestudy.training.config import OptimizerConfig, TrainConfig
+from scalestudy.training.config import OptimizerConfig, ScheduleConfig, TrainConfig
 from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.train import train
@@ -177,6 +177,14 @@ def test_groups_of_an_optimizer_keep_the_ratio_of_their_rates() -> None:
     result = train(config, ALONE, hooks=[rates])
     assert rates.seen == [pytest.approx([rate, rate / 4]) for rate in (0.08, 0.06, 0.04, 0.02)]
     assert result.records[0].learning_rate == pytest.approx(0.02)
+
+
+def test_groups_keep_the_ratio_of_their_rates_under_a_scheduler_of_pytorchs() -> None:
+    rates = EachStep(lambda trial: [group["lr"] for group in trial.optimizer.param_groups])
+    chosen = OptimizerConfig(name=f"{HERE}:slow_biases", args={"share": 0.25})
+    halving = ScheduleConfig(name="StepLR", args={"step_size": 2, "gamma": 0.5})
+    train(make_config(optimizer=chosen, learning_rate=0.08, batch_size=64, schedule=halving), ALONE, hooks=[rates])
+    assert rates.seen == [pytest.approx([rate, rate / 4]) for rate in (0.08, 0.08, 0.04, 0.04)]
 
 
 @pytest.mark.parametrize(

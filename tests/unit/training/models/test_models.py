@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from scalestudy.training.models import MLP, LeNet, LinearRegression, Residual, ResNet18, build_model, seeded_model
 from scalestudy.training.registry import MODELS
@@ -164,3 +165,48 @@ def test_the_seed_alone_says_what_a_model_starts_from(name: str) -> None:
     seed_parameters(5)
     built = build_model(name, (10, 1), {}).state_dict()
     assert all(torch.equal(one[key], built[key]) for key in one)
+
+
+class OwnArguments(nn.Module):
+    """A network whose arguments are its own, as most people's are."""
+
+    def __init__(self, hidden: int = 256, layers: int = 2) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*[nn.Linear(hidden, hidden) for _ in range(layers)])
+
+
+class OneFact(nn.Module):
+    def __init__(self, width: int, *, num_classes: int = 2) -> None:
+        super().__init__()
+        self.head = nn.Linear(width, num_classes)
+
+
+def any_arguments(*arguments: int, **more: int) -> nn.Module:
+    assert not arguments
+    assert not more
+    return nn.Linear(1, 1)
+
+
+def by_other_names(classes: int, channels: int = 3) -> nn.Module:
+    return nn.Linear(channels, classes)
+
+
+HERE = "tests.unit.training.models.test_models"
+
+
+def test_a_model_gets_what_it_names_of_the_data_and_nothing_by_position() -> None:
+    own = build_model(f"{HERE}:OwnArguments", (10, 1), {})
+    assert [tuple(each.weight.shape) for each in own.body] == [(256, 256)] * 2
+    assert build_model(f"{HERE}:OwnArguments", (10, 1), {"hidden": 4, "layers": 1}).body[0].in_features == 4
+    assert build_model(f"{HERE}:OneFact", (10, 1), {"width": 3}).head.out_features == 10
+    assert build_model(f"{HERE}:OneFact", (10, 1), {"width": 3, "num_classes": 5}).head.out_features == 5
+    assert build_model(f"{HERE}:any_arguments", (10, 1), {}).in_features == 1
+
+
+def test_a_model_that_can_not_be_called_is_refused_with_its_signature_and_what_it_got() -> None:
+    with pytest.raises(
+        ValueError,
+        match=r"^model_args: '.*:by_other_names': by_other_names\(classes: 'int', channels: 'int' = 3\) is called with "
+        r"\(channels=1\): missing a required argument: 'classes'; it takes classes, channels$",
+    ):
+        build_model(f"{HERE}:by_other_names", (10, 1), {"channels": 1})

@@ -156,3 +156,21 @@ def recommend(
     """
     wanted = asked(spec, accuracy=accuracy, price=price, tolerance=tolerance)
     return Analysis(wanted, plan, trials).recommend(max_gpus=max_gpus, by=by)
+
+
+def predict(
+    spec: StudySpec,
+    plan: Plan,
+    trials: Sequence[Line],
+    recommendation: Figure,
+    *,
+    price: float | None = None,
+    most_workers: int = MOST_WORKERS,
+) -> Figure:
+    """Return the `predictions` of a study alone, as `predictions.predictions_part` gives them.
+
+    recommendation: from `recommend`. The settings of its choice are predicted, for its target. Without a choice, the
+    target is the hardest that is known well enough. price: of a GPU-hour; None: the spec's. most_workers: up to which
+    to predict.
+    """
+    return Analysis(asked(spec, price=price), plan, trials).predict(recommendation, most_workers=most_workers)

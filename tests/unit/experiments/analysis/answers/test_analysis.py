@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from scalestudy.experiments.analysis import predict, recommend, summarise
 from scalestudy.experiments.analysis.answers import analysis, posterior
 from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.answers.summary import summary_of
@@ -60,6 +61,14 @@ def test_for_one_target_recommend_fits_it_once(tmp_path, calls):
 def test_a_report_fits_each_place_of_its_slider_once(tmp_path, calls):
     AnalysedStudy.of(folder_of(tmp_path / "x", TEXT, Law(noise=0.05))).page_data()
     assert calls == {**ONCE, "steps_to_target": MOST_TARGETS, "law_of_step_seconds": 1}
+
+
+def test_predict_gives_the_summary_s_predictions():
+    records = study_of(TEXT, Law(noise=0.05))
+    found = predict(*records, recommend(*records))
+    assert found == summarise(*records)["predictions"]
+    priced = predict(*records, recommend(*records), price=3600.0)
+    assert [row["cost"] for row in priced["rows"]] == [row["worker_seconds"] for row in found["rows"]]
 
 
 def test_what_is_asked_again_is_at_hand(calls):

@@ -1,11 +1,8 @@
 """Shared by the tests of steps over batch sizes: studies whose trainings follow `BatchTruth`."""
 
-from scalestudy.experiments.analysis import recommend
-from scalestudy.experiments.analysis.answers.efficiency import statistical_efficiency, tunings
+from scalestudy.experiments.analysis.answers.analysis import Analysis
+from scalestudy.experiments.analysis.answers.efficiency import statistical_efficiency
 from scalestudy.experiments.analysis.answers.lr_rule import lr_rule
-from scalestudy.experiments.analysis.answers.posterior import Posterior
-from scalestudy.experiments.analysis.measures.cells import gather
-from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.plan.plan import make_plan
 from tests.support.batch_studies import BatchTruth, batch_trials
 from tests.support.synthetic_studies import spec_of
@@ -36,8 +33,8 @@ def study(truth=None, *, draw=0, law=None, endings=None, **text):
 
 def analysed(spec, plan, trials, function):
     """A part of the summary, as the summary makes it."""
-    posterior = Posterior(spec, gather(plan, trials, StudyMetric.of(spec.workload)))
-    return function(spec, tunings(posterior, recommend(spec, plan, trials, posterior=posterior)))
+    analysis = Analysis(spec, plan, trials)
+    return function(spec, analysis.tunings(analysis.recommendation))
 
 
 def efficiency_of(truth=None, **keywords):

@@ -18,6 +18,8 @@ from scalestudy.experiments.analysis.measures.units import plural
 
 Option = Mapping[str, Any]
 """A row of `TargetTimes` whose seconds are known."""
+SAME_TIME = 1e-3
+"""Share of a time by which others may be longer and are still the same: far less than any study tells apart."""
 NO_RATIO = 1e-12
 """Standard deviation of a ratio's logarithm below which the ratio counts as exact."""
 SETTLED = 0.9
@@ -117,8 +119,10 @@ class Compared:
 
     @cached_property
     def fastest(self) -> Option:
-        """The option of the least time; of equal ones the cheapest."""
-        return min(self.options, key=lambda option: (option["seconds"], option["worker_seconds"]))
+        """The option of the least time; of those that take as long, but for `SAME_TIME`, the cheapest."""
+        least = min(option["seconds"] for option in self.options)
+        soonest = [option for option in self.options if option["seconds"] <= least * (1 + SAME_TIME)]
+        return min(soonest, key=lambda option: (option["worker_seconds"], option["seconds"]))
 
     @cached_property
     def recommended(self) -> Option:

@@ -78,7 +78,7 @@ class BatchLaw:
     def exponent(self) -> Estimate:
         """The exponent of the best rate. It is not identified if it is hardly better known than beforehand."""
         low, value, high = np.quantile(self.exponent_draws, ENDS).tolist()
-        learnt = float(self.exponent_draws.std()) <= LEARNT * BEFOREHAND[RULE]
+        learnt = bool(self.exponent_draws.std() <= LEARNT * BEFOREHAND[RULE])
         why = "" if learnt else f"the interval of the exponent reaches from {low:.2f} to {high:.2f}"
         return Estimate(value=value, low=low, high=high, identified=learnt, why=why)
 

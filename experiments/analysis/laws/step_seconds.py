@@ -141,7 +141,7 @@ def step_seconds(places: Sequence[Place], *, apart: Sequence[bool] = (), chance:
         each: shrink(clear, where, _near(timings, law, each), deviations=deviations, likely_noise=LIKELY_NOISE)
         for each, law in fits.items()
     }
-    likeliest = max(found, key=lambda each: found[each].evidence)
+    likeliest, likeliest_gamma = _likeliest(timings, fits, found)
     generator = np.random.default_rng(chance)
     laws, spread, noise = _drawn(timings, fits, found, generator)
     means = np.array([each.mean() for each in logs])
@@ -152,9 +152,9 @@ def step_seconds(places: Sequence[Place], *, apart: Sequence[bool] = (), chance:
         means=means,
         counts=counts,
         timings=timings,
-        likeliest=fits[likeliest],
-        likeliest_gamma=likeliest,
-        misfit=_misfits(timings, fits[likeliest], likeliest, clear - timings.logs[where]),
+        likeliest=likeliest,
+        likeliest_gamma=likeliest_gamma,
+        misfit=_misfits(timings, likeliest, likeliest_gamma, clear - timings.logs[where]),
         laws=laws,
         spread=spread,
         noise=noise,
@@ -176,6 +176,16 @@ def _near(timings: Timings, law: Vector, gamma: float) -> LinearLaw:
     least = LEAST_PART / np.maximum(shares, np.finfo(float).tiny)
     features = (slopes * np.maximum(law[timings.used], least)[:, None]).T
     return LinearLaw(features=features, offset=np.log(timings.seconds(law, gamma)), prior=np.ones(features.shape[1]))
+
+
+def _likeliest(timings: Timings, fits: dict[float, Vector], found: dict[float, Shrunk]) -> tuple[Vector, float]:
+    """Return the coefficients (c,) and the gamma that fit best, from the likeliest gamma that was tried."""
+    start = max(found, key=lambda each: found[each].evidence)
+    weights = timings.weights / found[start].noise ** 2
+    laws, gammas = timings.nearest_to(
+        timings.logs[None], weights[None], np.array([start]), fits[start][None], ENOUGH, overlap=len(fits) > 1
+    )
+    return laws[0], float(gammas[0])
 
 
 def _drawn(

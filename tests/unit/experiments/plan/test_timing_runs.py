@@ -158,7 +158,7 @@ def test_time_to_a_target_is_its_epochs_times_an_undisturbed_epoch(study):
     for measured, rescaled in zip(before["time_to_target"], after["time_to_target"], strict=True):
         workers, batch = measured["params"]["num_gpus"], measured["params"]["batch_size"]
         factor = step_of(QUIET, workers, batch) / step_of(DISTURBED, workers, batch)
-        assert rescaled["seconds"] == pytest.approx(measured["seconds"] * factor)
+        assert rescaled["seconds"] == pytest.approx(measured["seconds"] * factor, rel=1e-3)
         assert rescaled["reached"] == measured["reached"] == 2
     chosen = recommend(spec, plan, [*trials, *timings], accuracy=0.2)
     assert chosen["fastest"]["num_gpus"] == 2

@@ -185,7 +185,7 @@ def test_the_report_of_an_error_speaks_of_it_throughout(tmp_path):
     text = write_report(folder).read_text("utf-8")
     page = "".join(Page(text).text)
     assert "The study's spec" in page  # in which the targets have the metric's name
-    for words in ("accuracy", "accurate", "test acc", "0 to 1"):
+    for words in ("accuracy", "accurate", "test acc", " 0 to 1"):
         assert words not in page
     for words in (
         "Test mse over time",

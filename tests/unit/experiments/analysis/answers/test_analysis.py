@@ -22,7 +22,7 @@ TEXT = """
 """
 COUNTED = {
     analysis: ("usable", "gather", "cell_row", "timing_rows", "Posterior"),
-    posterior: ("trainings_of", "steps_to_target", "law_of_step_seconds"),
+    posterior: ("trainings_of", "steps_to_target", "step_seconds"),
 }
 
 
@@ -50,17 +50,17 @@ ONCE = {"usable": 1, "gather": 1, "cell_row": 8, "timing_rows": 1, "Posterior": 
 
 def test_recommend_works_out_everything_once(tmp_path, calls):
     advise(folder_of(tmp_path / "x", TEXT, Law(noise=0.05)))
-    assert calls == {**ONCE, "steps_to_target": 2, "law_of_step_seconds": 1}, "two targets"
+    assert calls == {**ONCE, "steps_to_target": 2, "step_seconds": 1}, "two targets"
 
 
 def test_for_one_target_recommend_fits_it_once(tmp_path, calls):
     advise(folder_of(tmp_path / "x", TEXT, Law(noise=0.05)), target=0.7, max_gpus=1, tolerance=0.2, price=2.0)
-    assert calls == {**ONCE, "steps_to_target": 1, "law_of_step_seconds": 1}
+    assert calls == {**ONCE, "steps_to_target": 1, "step_seconds": 1}
 
 
 def test_a_report_fits_each_place_of_its_slider_once(tmp_path, calls):
     AnalysedStudy.of(folder_of(tmp_path / "x", TEXT, Law(noise=0.05))).page_data()
-    assert calls == {**ONCE, "steps_to_target": MOST_TARGETS, "law_of_step_seconds": 1}
+    assert calls == {**ONCE, "steps_to_target": MOST_TARGETS, "step_seconds": 1}
 
 
 def test_predict_gives_the_summary_s_predictions():

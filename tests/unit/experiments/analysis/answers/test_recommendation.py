@@ -5,9 +5,6 @@ import math
 import pytest
 
 from scalestudy.experiments.analysis import recommend, summarise
-from scalestudy.experiments.analysis.answers.posterior import Posterior
-from scalestudy.experiments.analysis.measures.cells import gather
-from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.analysis.text.sentences import recommendation_lines
 from tests.support.batch_studies import BatchTruth
@@ -91,11 +88,10 @@ TWO_SIZES = TEXT.replace("[1, 2, 4]", "[1, 4]")
 def noisy():
     """Recommend from a noisy study, whose cheapest cell takes `over` as long as its fastest."""
     spec, plan, trials = study_of(TWO_SIZES, NOISY)
-    posterior = Posterior(spec, gather(plan, trials, ACCURACY))
 
     def asked(confidence=0.5, **wishes):
         targets = spec.targets.model_copy(update={"confidence": confidence})
-        return recommend(spec.model_copy(update={"targets": targets}), plan, trials, posterior=posterior, **wishes)
+        return recommend(spec.model_copy(update={"targets": targets}), plan, trials, **wishes)
 
     return asked, asked()["cheapest"]["ratio"]["value"]
 

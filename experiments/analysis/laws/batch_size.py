@@ -39,6 +39,7 @@ class BatchLaw:
     log_b_crit: Vector  # examples
     exponent_draws: Vector  # p
     log_rate: Vector  # a
+    tried: tuple[float, float]  # examples of the smallest and of the largest batch
     compared: bool  # whether some batch size was trained at several rates; else the steps are those of the rates tried
 
     @classmethod
@@ -51,28 +52,40 @@ class BatchLaw:
             log_b_crit=math.log(2) * (critical + batch),
             exponent_draws=rule,
             log_rate=math.log(2) * (rate + best - rule * batch),
+            tried=(2 ** found.law.span[0], 2 ** found.law.span[1]),
             compared=found.law.compared,
         )
 
     @cached_property
     def s_min(self) -> Estimate:
         """The fewest steps, which a batch without limit takes."""
-        return _estimate(self.log_s_min, "S_min")
+        return _estimate(self.log_s_min, "S_min", known=not self._perfect)
 
     @cached_property
     def b_crit(self) -> Estimate:
         """The examples of a batch that takes twice the fewest steps."""
-        return _estimate(self.log_b_crit, "B_crit")
+        return _estimate(self.log_b_crit, "B_crit", known=not (self._perfect or self._flat))
 
     @cached_property
     def near_perfect(self) -> Estimate:
         """The examples of a batch that takes 20 % more steps than perfect scaling."""
-        return _estimate(self.log_b_crit + math.log(NEAR_PERFECT), "B_crit/5")
+        shift = math.log(NEAR_PERFECT)
+        return _estimate(self.log_b_crit + shift, "B_crit/5", known=not (self._perfect or self._flat))
 
     @cached_property
     def e_min(self) -> Estimate:
         """The fewest examples, which a batch near one takes."""
-        return _estimate(self.log_s_min + self.log_b_crit, "E_min")
+        return _estimate(self.log_s_min + self.log_b_crit, "E_min", known=not self._flat)
+
+    @property
+    def _perfect(self) -> bool:
+        """Whether every batch size that was tried scales perfectly: what ends it is known from beforehand alone."""
+        return float(np.quantile(self.log_b_crit, ENDS[0])) > math.log(REGIME_LIMIT * self.tried[1])
+
+    @property
+    def _flat(self) -> bool:
+        """Whether no batch size that was tried scales."""
+        return float(np.quantile(self.log_b_crit, ENDS[-1])) < math.log(self.tried[0] / REGIME_LIMIT)
 
     @cached_property
     def exponent(self) -> Estimate:
@@ -103,10 +116,10 @@ class BatchLaw:
 ENDS = (0.5 - LEVEL / 2, 0.5, 0.5 + LEVEL / 2)
 
 
-def _estimate(logs: Vector, name: str) -> Estimate:
-    """Return the median and the interval of draws of a logarithm."""
+def _estimate(logs: Vector, name: str, *, known: bool = True) -> Estimate:
+    """Return the median and the interval of draws of a logarithm. known: whether what was tried tells it at all."""
     low, value, high = np.exp(np.quantile(logs, ENDS)).tolist()
-    known = high < WIDEST_RATIO * low
+    known = known and high < WIDEST_RATIO * low
     why = "" if known else f"{name} may be anything from {low:.3g} to {high:.3g}"
     return Estimate(value=value, low=low, high=high, identified=known, why=why)
 

@@ -109,6 +109,7 @@ class Law:
     """The law over places, about their middle."""
 
     middle: Vector  # (3,), of log2 of batch size, rate and num_gpus
+    span: tuple[float, float]  # from log2 of the smallest batch size to that of the largest
     usual: Vector  # (t,), the constants before anything is measured
     free: Places  # (f,), the constants that are not as usual
     exact: int  # how many of these, the first ones, the law is linear in
@@ -184,6 +185,7 @@ def steps_to_target(
         free=np.array([*exact, CRITICAL, *((CURVATURE, BEST, RULE) if compared else ())]),
         exact=len(exact),
         middle=octaves.mean(axis=0),
+        span=(float(octaves[:, 0].min()), float(octaves[:, 0].max())),
         usual=np.array([float(values[arrived].mean()), 0.0, math.log(LIKELY_CURVATURE), 0.0, LIKELY_RULE, 0.0]),
         compared=compared,
     )

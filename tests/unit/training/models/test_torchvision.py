@@ -76,7 +76,6 @@ def test_a_checked_model_can_be_copied_and_exported() -> None:
         ),
         ("resnet18", {"hidden": [3]}, r"model_args: .*torchvision:resnet18 \(.*'hidden'\); correct or remove them"),
         ("resnet18", {"init": "zero"}, r"model_args\.init: 'zero' is not built in"),
-        ("resnet18", {"num_classes": 5}, "multiple values for argument 'num_classes'"),
         ("vit_b_16", {"image_size": 28}, r"model_args: .*indivisible.*; correct or remove them"),
     ],
 )

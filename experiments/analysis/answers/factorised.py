@@ -16,11 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scalestudy.experiments.analysis.measures.arrivals import confirmed_share
-from scalestudy.experiments.analysis.measures.cells import NO_TIMING_RUN, Cell, infer
+from scalestudy.experiments.analysis.answers.posterior import Posterior
+from scalestudy.experiments.analysis.measures.cells import NO_TIMING_RUN, Cell, combination_of, infer
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.targets import target_row
-from scalestudy.experiments.analysis.measures.trainings import trainings_of
 from scalestudy.experiments.analysis.measures.trial import Line, Trial
 from scalestudy.experiments.analysis.measures.usable import (
     COUNTED,
@@ -72,14 +71,14 @@ class _Study:
 
 
 def factorised_part(
-    plan: Plan, trials: Sequence[Trial], cells: Sequence[Cell], targets: Sequence[float]
+    plan: Plan, trials: Sequence[Trial], posterior: Posterior, targets: Sequence[float]
 ) -> dict[str, Any] | None:
     """Return the summary's part, or None if the study is not factorised.
 
     Args:
         plan: the study's.
         trials: the study's that are usable.
-        cells: from `cells.gather`.
+        posterior: of the study.
         targets: the spec's.
 
     Returns:
@@ -96,14 +95,15 @@ def factorised_part(
     if plan.factorised is None:
         return None
     study = _Study.of(plan, plan.factorised, trials)
-    curves = [training.curve for training in trainings_of(cells)]
-    confirmed = {target: confirmed_share(curves, target, cells[0].metric) for target in targets}
+    cells = posterior.cells
     measured = [cell for cell in cells if not cell.inferred and cell.num_gpus != study.parts.train_on and cell.counted]
     held_out = []
     for cell in measured:
         lender = {**cell.params, "num_gpus": study.parts.train_on}
         trainings = next((other.trials for other in cells if other.params == lender), ())
         inferred = replace(infer(cell, trainings), timings=study.timings.get(step_key(cell.params), ()))
+        of = combination_of(cell.params)
+        confirmed = {target: posterior.confirmed(of, target) for target in targets}
         held_out.append(_held_out_row(cell, inferred, confirmed))
     errors = [abs(row["error"]) for row in held_out if row["error"] is not None]
     return {

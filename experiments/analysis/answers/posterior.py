@@ -108,7 +108,7 @@ class Learnt:
         told: dict[Key, dict[int, list[Training]]] = defaultdict(lambda: defaultdict(list))
         for training in trainings:
             told[training.batch_size, training.rate, 1 if pooled else training.num_gpus][training.seed].append(training)
-        passing = Passing.of([training.curve for training in trainings], target, metric)
+        passing = Passing.of([training.curve for training in _independent(trainings, pooled=pooled)], target, metric)
         places = {key: index for index, key in enumerate(sorted(told))}
         rows: list[tuple[Arrival, int, int]] = []  # its place and seed
         able: dict[Key, float] = {}
@@ -211,12 +211,22 @@ def _log_value(arrival: Arrival) -> float:
     return math.nan if arrival.value is None or arrival.chance < 1 else math.log(arrival.value)
 
 
+def _independent(trainings: Sequence[Training], *, pooled: bool) -> list[Training]:
+    """Return each training once: of the copies of one that ran on several num_gpus, the one that came furthest."""
+    found: dict[tuple[float, ...], Training] = {}
+    for training in trainings:
+        key = (training.batch_size, training.rate, training.seed, 1 if pooled else training.num_gpus)
+        if key not in found or len(training.curve) > len(found[key].curve):
+            found[key] = training
+    return list(found.values())
+
+
 def _together(copies: Sequence[Training], target: float, confirmed: float, passing: Passing) -> Arrival | None:
     """Return the arrival of one training that ran on several num_gpus; None if all of them diverged."""
     found = []
     for copy in copies:
         arrival = arrival_of(copy.curve, target, passing.metric, confirmed)
-        if copy.status == "stopped" and not arrival.sure:
+        if copy.status == "stopped" and math.isinf(arrival.high):
             arrival = arrival_of_stopped(copy.curve, passing)
         if copy.status != "diverged" or arrival.sure:
             found.append(arrival)
@@ -273,11 +283,6 @@ class Timed:
         """T_data where none was timed: the median over the sizes, 0 if phases were not measured."""
         return statistics.median(place.data_seconds for place in self.found.places)
 
-    @cached_property
-    def counts(self) -> tuple[int, ...]:
-        """The numbers of workers timed."""
-        return tuple(sorted({size.num_gpus for size in self.steps.sizes}))
-
     def examples(self, batch_size: int) -> float:
         """Return the examples of a step, below the batch size where epochs end in a smaller one."""
         told = [size.examples for size in self.steps.sizes if size.batch_size == batch_size]
@@ -329,7 +334,8 @@ class Posterior:
     def confirmed(self, of: str, target: float) -> float:
         """Return the chance, in a combination, that another evaluation confirms the last one that met a target."""
         if (of, target) not in self._confirmed:
-            curves = (training.curve for training in self.trainings(of))
+            pooled = learns_alike(self.spec, self.combinations[of])
+            curves = (training.curve for training in _independent(self.trainings(of), pooled=pooled))
             self._confirmed[of, target] = confirmed_share(curves, target, self.metric)
         return self._confirmed[of, target]
 
@@ -386,19 +392,25 @@ def _examples(trainings: Sequence[Training]) -> dict[int, float]:
     return {batch_size: statistics.median(found) for batch_size, found in each.items()}
 
 
-def time_untried(
+def seconds_untried(
     steps: Learnt, seconds: Timed, batch_size: int, rate: float, num_gpus: int, *, across_nodes: bool
-) -> tuple[float, Vector]:
-    """Return the seconds to the target of a batch size and rate that were tried, with workers that were not.
+) -> float:
+    """Return the seconds to the target of a batch size and rate that were tried, with workers that may not have been.
 
-    The second value is draws of their logarithm (k,).
+    A cell that was tried has what `times_of` says.
     """
     step = seconds.seconds(num_gpus, batch_size, across_nodes=across_nodes)
-    warm_up = seconds.warm_up_beside(num_gpus, batch_size)
+    return math.exp(steps.mean_beside(batch_size, rate, num_gpus)) * step + seconds.warm_up_beside(num_gpus, batch_size)
+
+
+def draws_untried(
+    steps: Learnt, seconds: Timed, batch_size: int, rate: float, num_gpus: int, *, across_nodes: bool
+) -> Vector:
+    """Draw the logarithm of the same (k,)."""
     draws = steps.draws_beside(batch_size, rate, num_gpus)
     draws += seconds.draws(num_gpus, batch_size, across_nodes=across_nodes)
-    draws = np.logaddexp(draws, math.log(max(warm_up, NO_SECONDS)))
-    return math.exp(steps.mean_beside(batch_size, rate, num_gpus)) * step + warm_up, draws
+    warm_up = max(seconds.warm_up_beside(num_gpus, batch_size), NO_SECONDS)
+    return np.asarray(np.logaddexp(draws, math.log(warm_up)))
 
 
 def times_of(cells: Sequence[Cell], steps: Learnt, seconds: Timed) -> Times:

@@ -11,7 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from scalestudy.experiments.analysis.answers.posterior import Learnt, Posterior, Timed, time_untried
+from scalestudy.experiments.analysis.answers.posterior import (
+    Learnt,
+    Posterior,
+    Timed,
+    draws_untried,
+    seconds_untried,
+)
 from scalestudy.experiments.analysis.answers.target_times import Option, TargetTimes
 from scalestudy.experiments.analysis.answers.throughput import part_of_combination
 from scalestudy.experiments.analysis.laws.batch_size import steps_of_law
@@ -20,6 +26,7 @@ from scalestudy.experiments.analysis.laws.step_figures import MEASURE
 from scalestudy.experiments.analysis.measures.cells import combination_of
 from scalestudy.experiments.analysis.measures.parts import Figure, identified, missing, present
 from scalestudy.experiments.analysis.measures.targets import cost_of
+from scalestudy.experiments.analysis.measures.units import plural
 
 NODE_WORKERS = 8
 """Workers that one node is assumed to hold if no study spanned two: the GPUs of a usual server."""
@@ -94,7 +101,7 @@ def predictions_part(
     timed = posterior.timed(of) if part is not None else None
     if part is None or timed is None:
         return missing(f"the time of a step is not known: {throughput.get('why') or 'not for this combination'}")
-    tried = times.options if times is not None and times.target == target else []
+    tried = times.rows if times is not None and times.target == target else []
     predicting = _Predicting(
         valid_range=ValidRange.of(part, timed),
         timed=timed,
@@ -247,7 +254,7 @@ class _Predicting:
     learnt: Learnt
     efficiency: Figure
     price: float | None
-    tried: Sequence[Option]  # the cells with a time
+    tried: Sequence[Option]  # the cells, with their time to the target if it is known
 
     @property
     def batch_sizes(self) -> list[int]:
@@ -258,7 +265,7 @@ class _Predicting:
         """Return a row for each number of workers, up to the first, beyond those timed, without a prediction."""
         for count in self.valid_range.worker_counts(most_workers):
             beyond = count > self.valid_range.counted[-1]
-            cells = [option for option in self.tried if option["params"]["num_gpus"] == count]
+            cells = [row for row in self.tried if row["params"]["num_gpus"] == count and row["seconds"] is not None]
             if cells:
                 yield {**self._tried_row(min(cells, key=lambda option: float(option["seconds"]))), "beyond": beyond}
                 continue
@@ -294,18 +301,28 @@ class _Predicting:
         valid, most = self.valid_range, self.batch_sizes[-1]
         if count > valid.counted[-1] and (why := valid.why_not_workers(count)):
             return why
+        lost = {
+            (row["params"]["batch_size"], row["params"]["learning_rate"])
+            for row in self.tried
+            if row["params"]["num_gpus"] == count and row["n_seeds"]
+        }
         # each worker needs an example, and no more than were timed, which might not fit its memory
         fitting = [
             (batch_size, rate)
             for batch_size, rate in self.learnt.reached
-            if self.timed.examples(batch_size) >= count and batch_size / count <= valid.most_share
+            if (batch_size, rate) not in lost
+            and self.timed.examples(batch_size) >= count
+            and batch_size / count <= valid.most_share
         ]
         if fitting:
-            seconds = {size: valid.seconds(count, size) for size in {size for size, _ in fitting}}
+            spans = valid.spans_nodes(count)
             soonest = min(
-                fitting, key=lambda each: self.learnt.mean_beside(each[0], each[1], count) + math.log(seconds[each[0]])
+                fitting,
+                key=lambda each: seconds_untried(self.learnt, self.timed, each[0], each[1], count, across_nodes=spans),
             )
             return valid.why_not_step(count, soonest[0]) or soonest
+        if lost:
+            return f"no cell of {plural(count, 'worker')} has a time to {self.efficiency['target']:g}"
         if most >= count:
             return f"{count} workers would need more than the {valid.most_share:g} examples a worker that were timed"
         why = f"{count} workers are more than the largest batch measured has examples ({most})"
@@ -318,7 +335,8 @@ class _Predicting:
 
     def _row(self, count: int, batch_size: int, rate: float) -> Figure:
         spans = self.valid_range.spans_nodes(count)
-        seconds, draws = time_untried(self.learnt, self.timed, batch_size, rate, count, across_nodes=spans)
+        seconds = seconds_untried(self.learnt, self.timed, batch_size, rate, count, across_nodes=spans)
+        draws = draws_untried(self.learnt, self.timed, batch_size, rate, count, across_nodes=spans)
         low, high = np.exp(np.quantile(draws, ENDS)).tolist()
         return {
             "num_gpus": count,
@@ -343,12 +361,14 @@ class _Predicting:
         if any(point["batch_size"] > largest for point in self.efficiency["points"]):
             return None  # a larger one was tried, and did not reach the target
         most = self.efficiency.get("training_examples") or math.inf
-        now = math.exp(self.learnt.mean_beside(batch_size, rate, count)) * self.valid_range.seconds(count, batch_size)
+        spans = self.valid_range.spans_nodes(count)
+        now = seconds_untried(self.learnt, self.timed, batch_size, rate, count, across_nodes=spans)
+        warm_up = self.timed.warm_up_beside(count, batch_size)
         most_gain: tuple[float, int] | None = None
         for size in (largest * 2**doubling for doubling in range(1, LARGEST_BATCHES + 1)):
             if size <= most and size / count <= self.valid_range.most_share:
                 then = steps_of_law(s_min["value"], b_crit["value"], size) * self.valid_range.seconds(count, size)
-                most_gain = max(most_gain or (0.0, 0), (now / then, size))
+                most_gain = max(most_gain or (0.0, 0), (now / (then + warm_up), size))
         if most_gain is None or most_gain[0] < WORTH_TELLING:
             return None
         return f"a batch of {most_gain[1]}, beyond those measured, is predicted to be {most_gain[0]:.2f}× as fast"

@@ -44,6 +44,13 @@ class RowLaw:
         """Return the seconds of a step."""
         return self.timed.seconds(num_gpus, batch_size, across_nodes=self.across_nodes)
 
+    def time_to_target(self, steps: "Steps", num_gpus: int, batch_size: int) -> float | None:
+        """Return the seconds to a target at the best rate, None if the steps are not known."""
+        count = steps.at(batch_size)
+        if count is None:
+            return None
+        return count * self.seconds(num_gpus, batch_size) + self.timed.warm_up_beside(num_gpus, batch_size)
+
     def gradient_seconds(self, per_worker_batch: float) -> float:
         """Return T_grad."""
         return float(np.median(self.timed.found.laws.gradient_seconds(per_worker_batch)))
@@ -105,14 +112,20 @@ class Steps:
 
 
 def raise_batch(
-    law: RowLaw, row: Row, base: Row, enough: Callable[[RowLaw, int, float], bool], steps: Steps | None = None
+    law: RowLaw,
+    row: Row,
+    base: Row,
+    enough: Callable[[RowLaw, int, float], bool],
+    steps: Steps | None = None,
+    base_seconds: float | None = None,
 ) -> str | None:
     """Say `Raise the batch to 512 (256 a worker): predicted 1.6× as fast to 0.9 as the recommended cell.`
 
     If steps to the target are known, it names the doubling of the row's batch that reaches it soonest, or says that
-    none is sooner than the recommended cell, whose timing row is the base. Else it names the smallest that is enough,
-    or the largest whose share a worker was timed, with its gain in examples a second. It never names one that missed
-    the target. None if no such batch is predicted to bring much.
+    none is sooner than the row's own batch or than the recommended cell, whose timing row is the base and whose time to
+    the target is base_seconds (None: not known). Else it names the smallest that is enough, or the largest whose share
+    a worker was timed, with its gain in examples a second. It never names one that missed the target. None if no such
+    batch is predicted to bring much.
     """
     workers, now = row["params"]["num_gpus"], row["params"]["batch_size"]
     base_workers, base_batch = base["params"]["num_gpus"], base["params"]["batch_size"]
@@ -126,30 +139,33 @@ def raise_batch(
         return None
     fewer = " Use fewer workers." if base_workers > 1 else " Stay with one worker." if workers > 1 else ""
     raised = "Raise the batch" if workers == base_workers else f"With {workers} workers raise the batch"
-    base_seconds = law.seconds(base_workers, base_batch)
+    base_step = law.seconds(base_workers, base_batch)
     if steps is not None:
         batches = [batch for batch in batches if not steps.missed(batch)]
         if not batches:
             return f"A larger batch does not help: those tried have not reached {steps.target:g}.{fewer}"
-        base_steps = steps.at(base_batch)
-        gains = {
-            batch: base_steps * base_seconds / (then * law.seconds(workers, batch))
+        base_time = base_seconds or law.time_to_target(steps, base_workers, base_batch)
+        times = {
+            batch: time
             for batch in batches
-            if base_steps is not None and (then := steps.at(batch)) is not None
+            if base_time is not None and (time := law.time_to_target(steps, workers, batch)) is not None
         }
-        if gains:
-            best = max(gains, key=lambda batch: gains[batch])
-            if gains[best] < WORTH_TELLING:
+        if base_time is not None and times:
+            best = min(times, key=lambda batch: times[batch])
+            own = law.time_to_target(steps, workers, now) or math.inf
+            if base_time < WORTH_TELLING * times[best] or times[best] >= own:
+                than = " than the recommended cell" if base_time < WORTH_TELLING * times[best] else ""
                 return (
-                    f"A larger batch does not help: it is predicted to reach {steps.target:g} no sooner than the "
-                    f"recommended cell, needing more examples.{fewer}"
+                    f"A larger batch does not help: it is predicted to reach {steps.target:g} no sooner{than}, "
+                    f"needing more examples.{fewer}"
                 )
+            gain = base_time / times[best]
             return (
-                f"{raised} to {best} ({best / workers:g} a worker): predicted {gains[best]:.1f}× as fast to "
+                f"{raised} to {best} ({best / workers:g} a worker): predicted {gain:.1f}× as fast to "
                 f"{steps.target:g} as the recommended cell."
             )
     chosen = next((batch for batch in batches if enough(law, workers, batch)), batches[-1])
-    gain = (chosen / law.seconds(workers, chosen)) / (base_batch / base_seconds)
+    gain = (chosen / law.seconds(workers, chosen)) / (base_batch / base_step)
     if gain < WORTH_TELLING:
         return None
     return (

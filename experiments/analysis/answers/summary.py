@@ -55,9 +55,9 @@ def summarise(
 def summary_of(analysis: Analysis, wall_seconds: float | None = None) -> dict[str, Any]:
     """Summarise a study that is analysed, as `summarise` does."""
     spec, plan, trials, metric = analysis.spec, analysis.plan, analysis.trials, analysis.metric
-    cells, rows, timings = analysis.cells, analysis.rows, analysis.timings
+    rows, timings = analysis.rows, analysis.timings
     targets, recommendation = dict.fromkeys(spec.targets.accuracy), analysis.recommendation
-    factorised = factorised_part(plan, trials, cells, spec.targets.accuracy)
+    factorised = factorised_part(plan, trials, analysis.posterior, spec.targets.accuracy)
     throughput, tuned = analysis.throughput(recommendation), analysis.tunings(recommendation)
     efficiency = statistical_efficiency(spec, tuned)
     not_run = sum(trial.trial_id not in analysis.usable.ended for trial in plan.trials)

@@ -140,7 +140,8 @@ class Case:
         steps = Steps.of(self.efficiency, row, target) if target is not None else None
         if target is not None and steps is None:
             return None
-        return raise_batch(law, row, self.places[0], enough, steps)
+        base_seconds = self.recommendation["recommended"].get("seconds")
+        return raise_batch(law, row, self.places[0], enough, steps, base_seconds)
 
 
 Rule = Callable[[Case], Verdict | None]

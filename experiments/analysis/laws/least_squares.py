@@ -119,11 +119,6 @@ def unknown(value: float, why: str) -> Estimate:
     return Estimate(value=value, low=None, high=None, identified=False, why=why)
 
 
-def standard_error(slopes: Vector, covariance: Vector) -> float:
-    """Return the standard error of a figure with these slopes (p,) over the parameters."""
-    return math.sqrt(max(float(slopes @ covariance @ slopes), 0.0))
-
-
 def with_interval(value: float, half: float, name: str, *, low: float = 0.0, high: float = math.inf) -> Estimate:
     """Return the estimate with an interval on its logarithm: value · exp(±half / value), cut off at the bounds.
 

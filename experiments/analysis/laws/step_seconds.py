@@ -91,7 +91,7 @@ class StepSeconds:
     def draws(self) -> Vector:
         """(k, n), of the logarithms of the seconds at the places, drawn together."""
         middle, deviation = (_repeated(each) for each in self._given)
-        generator = np.random.default_rng(self.chance)
+        generator = np.random.default_rng([self.chance, 1])
         return np.asarray(middle + deviation * generator.standard_normal(middle.shape))
 
     def at(self, num_gpus: int, per_worker_batch: float, *, nodes: int = 1, data_seconds: float = 0.0) -> Vector:

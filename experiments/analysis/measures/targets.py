@@ -49,7 +49,8 @@ def target_row(cell: Cell, target: float, confirmed: float) -> dict[str, Any]:
     if not arrivals:
         why = why_no_time(cell)
     elif seconds is None and met_last:
-        why = f"{met_last} of {plural(len(arrivals), 'seed')} met {target:g} at the last evaluation, the others did not"
+        why = f"{met_last} of {plural(len(arrivals), 'seed')} met {target:g} at the last evaluation only"
+        why += f", {reached} before" if reached else ", the others did not meet it"
         if met_last == len(arrivals):
             why = f"it met {target:g} at the last evaluation"
     elif seconds is None:

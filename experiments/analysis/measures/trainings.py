@@ -210,11 +210,16 @@ def _by_batch(trainings: Sequence[Training]) -> dict[int, list[Training]]:
 def _pooled(costs: Sequence[tuple[Training, float]]) -> Grid:
     """Return medians over num_gpus, by batch size, rate and seed, without seeds stopped before they had a cost.
 
+    Of the copies of a training those count that have a cost, if any has: the others ended before it was known.
     A rate at which no seed has a cost counts as tried and missed: a scheduler stops what others are ahead of.
     """
     grid: Grid = defaultdict(dict)
     for (batch_size, rate), seeds in _told(costs).items():
-        known = {seed: statistics.median(found) for seed, found in seeds.items() if found}
+        known = {
+            seed: statistics.median_low([cost for cost in found if math.isfinite(cost)] or found)
+            for seed, found in seeds.items()
+            if found
+        }
         grid[batch_size][rate] = known or dict.fromkeys(seeds, math.inf)
     return grid
 
@@ -235,11 +240,13 @@ def _told(costs: Sequence[tuple[Training, float]]) -> dict[tuple[int, float], di
 def best_rate(costs: Costs, estimates: Mapping[float, float] | None = None) -> BestRate | None:
     """Return the best rate of one batch size, or None if at every rate half of the seeds or more missed.
 
-    estimates: of the cost, by rate. They decide instead of the medians over seeds, of which the smallest may be lucky.
+    estimates: of the cost, by rate. If there are any, they decide instead of the medians over seeds, of which the
+    smallest may be lucky.
     Of equal ones the lowest rate counts.
     """
     medians = {rate: statistics.median(seeds.values()) for rate, seeds in sorted(costs.items()) if seeds}
-    decisive = {rate: (estimates or {}).get(rate, cost) for rate, cost in medians.items() if math.isfinite(cost)}
+    decisive = {rate: cost for rate, cost in medians.items() if math.isfinite(cost)}
+    decisive = {rate: estimates[rate] for rate in decisive if estimates and rate in estimates} or decisive
     if not decisive:
         return None
     best, rates = min(decisive, key=lambda rate: decisive[rate]), list(medians)

@@ -245,8 +245,8 @@ def cut_caveats(trials: Sequence[Trial]) -> list[str]:
     """Return sentences about the trainings that ended before their last epoch."""
     counts = Counter(trial.status for trial in without_timing_runs(trials))
     words = {
-        "stopped": "stopped early. Whether one that had not met a target would have met it is not known: the time to "
-        "the target counts it as under way up to its end, the steps to the target leave it out, neither as a miss.",
+        "stopped": "stopped early. When one that had not met a target would have met it is estimated from those that "
+        "came further; where fewer than three did, it is only known to take longer. It never counts as a miss.",
         "at_target": "stopped at the target. The last metric of one is not that of a whole training.",
     }
     return [

@@ -95,8 +95,10 @@ def chosen_lines(recommendation: Figure) -> list[Line]:
     named = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     likely = likely_words(chosen, recommendation)
     if same and cheapest["label"] != chosen["label"]:
-        likely += f", no cheaper cell as much as {share_text(recommendation['confidence'])}"
-    lines = [Line(f"{named} to {recommendation['target']:g} {metric.title}", f"{cell_words(chosen)}; {likely}.{also}")]
+        likely += f", no cheaper cell reaches {share_text(recommendation['confidence'])}"
+    of_which = " of those confirmed" if chosen["undecided"] else ""
+    topic = f"{named}{of_which} to {recommendation['target']:g} {metric.title}"
+    lines = [Line(topic, f"{cell_words(chosen)}; {likely}.{also}")]
     if not same:
         lines.append(Line("Fastest", f"{cell_words(fastest)}: {_beside(chosen, fastest)}."))
     if cheapest["label"] != chosen["label"]:
@@ -227,10 +229,7 @@ def steps_doubt(part: Mapping[str, Any]) -> str:
 
 
 def _prediction(best: Figure, part: Figure) -> str:
-    """Return the soonest beyond the measured sizes, compared with the soonest within them by the same laws.
-
-    A measured time would bring in the error of the laws.
-    """
+    """Return the soonest beyond the measured sizes, compared with the soonest within them."""
     known = best["low"] is not None and best["high"] is not None
     interval = f" ({seconds_text(best['low'])} to {seconds_text(best['high'])})" if known else ""
     mark = FLAGGED if part.get("flagged") else ""
@@ -245,7 +244,7 @@ def _prediction(best: Figure, part: Figure) -> str:
     faster = least["seconds_to_target"] / best["seconds_to_target"]
     dearer = best["worker_seconds"] / least["worker_seconds"]
     return (
-        f"{words}, {faster:.2f}× as fast as predicted of {least['num_gpus']} at batch {least['batch_size']:g}, for "
+        f"{words}, {faster:.2f}× as fast as {least['num_gpus']} at batch {least['batch_size']:g}, for "
         f"{dearer:.2f}× the worker-seconds"
     )
 
@@ -290,7 +289,8 @@ def headline(summary: Summary) -> str:
         took, target = marked_seconds(chosen), metric.named(f"{recommendation['target']:g}")
         reached = f"{_configuration(chosen, summary)} reached {target} in {took}"
         if chosen["label"] == fastest["label"]:
-            return f"{reached}, {'soonest of all' if not chosen['ties'] else 'as soon as any'}."
+            first = "as soon as any" if chosen["ties"] else "soonest of all"
+            return f"{reached}, {first}{' that were confirmed' if chosen['undecided'] else ''}."
         alike, other = (_settings(choice, summary) for choice in (chosen, fastest))
         differs = ", ".join(setting for setting, same in zip(other, alike, strict=True) if setting != same)
         return f"{reached}, with {differs} it took {marked_seconds(fastest)}."

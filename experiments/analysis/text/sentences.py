@@ -107,7 +107,6 @@ def book_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
     header = ["num_gpus (CPU)" if cpu else "num_gpus", "batch", "lr", *(short_name(key) for key in others)]
     header += [f"{period_of(summary)} s", metric.heading, "speed-up", "efficiency"]
     header += [*([] if target is None else [f"s to {target:g}"]), "notes"]
-    times = {row["label"]: [row["seconds"]] for row in summary["time_to_target"] if row["target"] == target}
     flagged = {row["label"] for row in summary["cells"] if row["flags"]}
 
     def marked(text: str, doubtful: bool) -> str:
@@ -115,6 +114,14 @@ def book_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
 
     def seconds_of(seconds: float | None) -> str:
         return NOTHING if seconds is None else three_digits(seconds)
+
+    times = {
+        row["label"]: "met at the last evaluation"
+        if row["seconds"] is None and row.get("met_last")
+        else seconds_of(row["seconds"])
+        for row in summary["time_to_target"]
+        if row["target"] == target
+    }
 
     rows = []
     for row in summary["cells"]:
@@ -129,7 +136,7 @@ def book_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
                 marked(seconds_of(row["epoch_seconds"]["value"]), doubtful),
                 metric.text(value["value"]) if present(value) else NOTHING,
                 *(marked(gain, doubtful or row["base"] in flagged) for gain in gains),
-                *(marked(seconds_of(seconds), doubtful) for seconds in times.get(row["label"], [])),
+                *([marked(times[row["label"]], doubtful)] if row["label"] in times else []),
                 ", ".join(_row_notes(row)),
             ]
         )

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from scalestudy.experiments.analysis import summarise
+from scalestudy.experiments.analysis.text.answer import answer_lines
+from scalestudy.experiments.analysis.text.sentences import book_table
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.yaml_lines import read_yaml
@@ -35,6 +37,27 @@ def test_a_target_that_most_cells_met_at_the_last_evaluation_names_no_winner_wit
         "3 other cells met the target at the last evaluation only: one more evaluation would show whether they are "
         "faster or cheaper."
     )
+    (line, *_), (header, table) = answer_lines(summary), book_table(summary)
+    assert line.startswith("Recommended, fastest and cheapest of those confirmed to 0.8")
+    seconds = header.index("s to 0.8")
+    assert sum(row[seconds] == "met at the last evaluation" for row in table) == 3
+
+
+def test_no_prediction_has_a_time_where_the_table_has_none():
+    summary = summary_of("last-evaluation")
+    assert [row["num_gpus"] for row in summary["predictions"]["rows"] if row["valid"]] == [2]
+    assert summary["predictions"]["rows"][0]["why"] == "no cell of 1 worker has a time to 0.8"
+    assert summary["predictions"]["best"]["cheapest"]["worker_seconds"] == pytest.approx(
+        summary["recommendation"]["cheapest"]["worker_seconds"]
+    )
+
+
+def test_a_batch_size_that_is_recommended_has_not_missed_the_target():
+    """With two workers it was confirmed, with one met at the last evaluation: it is one training."""
+    part = summary_of("last-evaluation")["statistical_efficiency"]
+    (point,) = [point for point in part["points"] if point["batch_size"] == 128]
+    assert point["steps"] is not None
+    assert "128: half of the trainings" not in part["why"]
 
 
 def test_the_recommendation_and_the_predictions_name_one_winner():

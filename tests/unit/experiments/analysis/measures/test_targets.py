@@ -71,7 +71,7 @@ def test_a_seed_that_met_it_at_its_last_evaluation_alone_counts_by_the_chance_of
     assert (likely["n_seeds"], likely["reached"], likely["met_last"], likely["censored"]) == (3, 2, 1, 1)
     row = row_of(factors=[1.0, 1.2], met_last=(1,))  # one of two is no half
     assert row["seconds"] is None
-    assert row["why"] == "1 of 2 seeds met 0.8 at the last evaluation, the others did not"
+    assert row["why"] == "1 of 2 seeds met 0.8 at the last evaluation only, 1 before"
 
 
 def test_a_diverged_seed_never_arrives():

@@ -142,7 +142,7 @@ class Targets(Section):
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """how likely the recommended cell must be within the tolerance, as a share; the cheapest such cell is recommended
 
-    From 0.5 on, noisier measurements never make it cheaper."""
+    From 0.5 on, noise that grows alike in all cells never makes it cheaper."""
 
 
 class Limits(Section):

@@ -12,7 +12,7 @@ import numpy as np
 from scalestudy.experiments.analysis.answers.posterior import Posterior, Times
 from scalestudy.experiments.analysis.laws.least_squares import LEVEL
 from scalestudy.experiments.analysis.laws.shrinkage import Vector
-from scalestudy.experiments.analysis.measures.cells import combination_of
+from scalestudy.experiments.analysis.measures.cells import combination_of, key_of
 from scalestudy.experiments.analysis.measures.targets import cost_of, target_row
 from scalestudy.experiments.analysis.measures.units import plural
 
@@ -20,6 +20,8 @@ Option = Mapping[str, Any]
 """A row of `TargetTimes` whose seconds are known."""
 SAME_TIME = 1e-3
 """Share of a time by which others may be longer and are still the same: far less than any study tells apart."""
+ROUNDING = 1e-9
+"""Of an octave: 0.1 and 0.2 are one apart."""
 NO_RATIO = 1e-12
 """Standard deviation of a ratio's logarithm below which the ratio counts as exact."""
 SETTLED = 0.9
@@ -135,14 +137,28 @@ class Compared:
 
     @cached_property
     def probability(self) -> Mapping[str, float]:
-        """Of each option, the share of the draws in which its time is within the tolerance of the least of all."""
+        """Of each option, the share of the draws in which its time is within the tolerance of the least one."""
         shares = (self.times.draws <= self._enough[:, np.newaxis]).mean(axis=0).tolist()
         return {option["label"]: share for option, share in zip(self.options, shares, strict=True)}
 
     @cached_property
     def _enough(self) -> Vector:
         """The longest time (logarithm) that is near enough, by draw (k,)."""
-        return np.asarray(self.times.draws.min(axis=1) + math.log1p(self.tolerance))
+        return np.asarray(self.times.draws[:, self._apart].min(axis=1) + math.log1p(self.tolerance))
+
+    @cached_property
+    def _apart(self) -> list[int]:
+        """The places of options an octave apart in batch size and rate, by which the least time is told.
+
+        Of options nearer to one another it is the one of the least estimate. The least of many draws that hardly differ
+        would fall with their number, and a finer range would change the answer.
+        """
+        nearest: dict[str, int] = {}
+        for place in sorted(range(len(self.options)), key=lambda place: float(self.options[place]["seconds"])):
+            params = self.options[place]["params"]
+            octaves = {key: math.floor(math.log2(params[key]) + ROUNDING) for key in ("batch_size", "learning_rate")}
+            nearest.setdefault(key_of({**params, **octaves}), place)
+        return sorted(nearest.values())
 
     @cached_property
     def _place(self) -> Mapping[str, int]:
@@ -157,7 +173,7 @@ class Compared:
         beaten = self.times.draws[self.times.draws[:, self._place[option["label"]]] > self._enough]
         if not len(beaten):
             return None
-        return self.options[int(np.bincount(beaten.argmin(axis=1)).argmax())]
+        return self.options[self._apart[int(np.bincount(beaten[:, self._apart].argmin(axis=1)).argmax())]]
 
     def seeds_to_settle(self, option: Option, rival: Option, *, steps_alone: bool) -> int | None:
         """Return the fewest more seeds of an option and its rival that should show whether it is near enough.
@@ -174,8 +190,8 @@ class Compared:
             None for more than `MOST_SEEDS`.
         """
         two = [self._place[each["label"]] for each in (option, rival)]
-        least = np.bincount(self.times.draws.argmin(axis=1)) / len(self.times.draws)
-        fast = np.flatnonzero(least >= SELDOM).tolist()
+        least = np.bincount(self.times.draws[:, self._apart].argmin(axis=1)) / len(self.times.draws)
+        fast = [self._apart[index] for index in np.flatnonzero(least >= SELDOM).tolist()]
         columns = [*two, *(place for place in fast if place not in two)]
         draws, learnt = self.times.draws[:, columns], self.times.learnt[:, two]
         seen, noise = learnt, self.times.of_training[two]

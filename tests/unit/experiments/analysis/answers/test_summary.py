@@ -211,7 +211,7 @@ DAMAGES = st.tuples(st.booleans(), st.sampled_from(OF_AN_EPOCH), st.sampled_from
 STUDIES = {"plain": study_of(TEXT), "of batch sizes": batch_study(**BATCHES)}
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.sampled_from([*STUDIES]), st.lists(DAMAGES, max_size=4), st.integers(0, 1000))
 def test_damaged_records_never_raise(study, damages, seed):
     spec, plan, trials = STUDIES[study]

@@ -25,23 +25,14 @@ NO_STEP_TIME = frozenset({"learning_rate", "seed", *(f"train.{key}" for key in N
 """Swept parameters that can't change the time of a step."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrialPlan:
-    """One point of the sweep with one seed, as plain data, made before any resource is asked for."""
+class WithParams:
+    """Anything that has the parameters of a trial, or of a cell, which has no seed."""
 
-    trial_id: str  # 12 hex digits, the same for the same resolved parameters
-    kind: Literal["training", "timing"] = "training"
-    """A timing trial (`timing_runs.timing_trials`) only times a few steps; its `train` also has `max_steps`."""
-    params: dict[str, Any]
-    """num_gpus, batch_size (examples, all workers together), learning_rate (nominal) and seed, then the other swept
-    parameters by their dotted name.
-    """
-    workload: dict[str, Any]  # the spec's section with the swept values put in
-    train: dict[str, Any]  # the spec's section with the swept values put in
+    params: Mapping[str, Any]
 
     @property
     def num_gpus(self) -> int:
-        """Workers that train this trial together."""
+        """Workers that train together."""
         return int(self.params["num_gpus"])
 
     @property
@@ -58,6 +49,21 @@ class TrialPlan:
     def seed(self) -> int:
         """Seed of initialisation and order of the examples."""
         return int(self.params["seed"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialPlan(WithParams):
+    """One point of the sweep with one seed, as plain data, made before any resource is asked for."""
+
+    trial_id: str  # 12 hex digits, the same for the same resolved parameters
+    kind: Literal["training", "timing"] = "training"
+    """A timing trial (`timing_runs.timing_trials`) only times a few steps; its `train` also has `max_steps`."""
+    params: dict[str, Any]
+    """num_gpus, batch_size (examples, all workers together), learning_rate (nominal) and seed, then the other swept
+    parameters by their dotted name.
+    """
+    workload: dict[str, Any]  # the spec's section with the swept values put in
+    train: dict[str, Any]  # the spec's section with the swept values put in
 
     @property
     def evaluations(self) -> int:

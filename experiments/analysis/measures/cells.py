@@ -44,7 +44,7 @@ from scalestudy.experiments.analysis.measures.usable import (
     usable,
     without_timing_runs,
 )
-from scalestudy.experiments.plan.plan import Plan, cell_of, label
+from scalestudy.experiments.plan.plan import Plan, WithParams, cell_of, label
 from scalestudy.experiments.plan.timing_runs import DISTURBED, STARVED, step_key
 from scalestudy.experiments.spec.search_space import Factorised
 
@@ -66,7 +66,7 @@ USUAL = ("num_gpus", "batch_size", "learning_rate", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class Cell(WithParams):
     """The trials of one cell."""
 
     params: Mapping[str, Any]  # without the seed
@@ -90,21 +90,6 @@ class Cell:
     def label(self) -> str:
         """`workers=2 batch=256 lr=0.2`."""
         return label(self.params)
-
-    @property
-    def num_gpus(self) -> int:
-        """Workers that train a trial together."""
-        return int(self.params["num_gpus"])
-
-    @property
-    def batch_size(self) -> int:
-        """Examples a step, all workers together."""
-        return int(self.params["batch_size"])
-
-    @property
-    def learning_rate(self) -> float:
-        """Nominal learning rate."""
-        return float(self.params["learning_rate"])
 
     def with_status(self, statuses: Sequence[str]) -> list[Trial]:
         """Return the trials that ended in one of these statuses."""

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from scalestudy.experiments.analysis.measures.parts import finite, positive
+from scalestudy.experiments.plan.plan import WithParams
 from scalestudy.training.config import PHASES
 
 Line = Mapping[str, Any]
@@ -114,7 +115,7 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class Trial(WithParams):
     """One trial that has ended."""
 
     trial_id: str
@@ -171,26 +172,6 @@ class Trial:
     def is_timing(self) -> bool:
         """Whether it is a timing run."""
         return self.kind == "timing"
-
-    @property
-    def num_gpus(self) -> int:
-        """Workers that trained it together."""
-        return int(self.params["num_gpus"])
-
-    @property
-    def batch_size(self) -> int:
-        """Examples a step, all workers together."""
-        return int(self.params["batch_size"])
-
-    @property
-    def learning_rate(self) -> float:
-        """Nominal learning rate."""
-        return float(self.params["learning_rate"])
-
-    @property
-    def seed(self) -> int:
-        """Seed of initialisation and order of the examples."""
-        return int(self.params["seed"])
 
     @property
     def nodes(self) -> int:

@@ -26,7 +26,6 @@ from scalestudy.experiments.analysis.measures.trainings import (
     BatchPoint,
     Training,
     batch_points,
-    learns_alike,
     setting,
 )
 from scalestudy.experiments.spec.study_spec import StudySpec
@@ -99,7 +98,7 @@ def tunings(posterior: Posterior, recommendation: Figure | None = None) -> list[
 def _tuning(posterior: Posterior, combination: Combination, wanted: float | None) -> Tuning:
     spec, metric, trainings = posterior.spec, posterior.metric, posterior.trainings(combination.of)
     most = 1
-    if not learns_alike(spec, combination):  # trainings can't be pooled
+    if not posterior.pooled(combination.of):  # trainings can't be pooled
         most = statistics.mode(sorted(training.num_gpus for training in trainings)) if trainings else 1
         trainings = [training for training in trainings if training.num_gpus == most]
     target = wanted if wanted is not None else _usable_target(trainings, spec.targets.accuracy, metric)

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from scalestudy.experiments.analysis.laws.least_squares import LEVEL, Estimate
+from scalestudy.experiments.analysis.laws.least_squares import ENDS, Estimate
 from scalestudy.experiments.analysis.laws.shrinkage import Vector
 from scalestudy.experiments.analysis.laws.step_seconds import StepSeconds, step_seconds
 from scalestudy.experiments.analysis.laws.steps_to_target import DRAWS, Arrivals, StepsToTarget, steps_to_target
@@ -35,7 +35,6 @@ from scalestudy.experiments.analysis.measures.turnbull import median_arrival
 from scalestudy.experiments.spec.study_spec import StudySpec
 
 HALF = 0.5
-ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 NO_SECONDS = 1e-300
 
 
@@ -321,6 +320,7 @@ class Posterior:
         self._include_flagged = include_flagged
         self._steps: dict[str, TimedSteps] = {}
         self._trainings: dict[str, list[Training]] = {}
+        self._pooled: dict[str, bool] = {}
         self._confirmed: dict[tuple[str, float], float] = {}
         self._learnt: dict[tuple[str, float], Learnt | None] = {}
         self._timed: dict[str, Timed | None] = {}
@@ -331,24 +331,28 @@ class Posterior:
             self._trainings[of] = trainings_of(self.combinations[of].cells)
         return self._trainings[of]
 
+    def pooled(self, of: str) -> bool:
+        """Return whether a training of a combination learns the same with any num_gpus."""
+        if of not in self._pooled:
+            self._pooled[of] = learns_alike(self.spec, self.combinations[of])
+        return self._pooled[of]
+
     def confirmed(self, of: str, target: float) -> float:
         """Return the chance, in a combination, that another evaluation confirms the last one that met a target."""
         if (of, target) not in self._confirmed:
-            pooled = learns_alike(self.spec, self.combinations[of])
-            curves = (training.curve for training in _independent(self.trainings(of), pooled=pooled))
+            curves = (training.curve for training in _independent(self.trainings(of), pooled=self.pooled(of)))
             self._confirmed[of, target] = confirmed_share(curves, target, self.metric)
         return self._confirmed[of, target]
 
     def learnt(self, of: str, target: float) -> Learnt | None:
         """Return the steps of a combination to a target; None if no cell's median over seeds is known."""
         if (of, target) not in self._learnt:
-            pooled = learns_alike(self.spec, self.combinations[of])
             self._learnt[of, target] = Learnt.of(
                 self.trainings(of),
                 target,
                 self.metric,
                 self._generator(of),
-                pooled=pooled,
+                pooled=self.pooled(of),
                 confirmed=self.confirmed(of, target),
             )
         return self._learnt[of, target]

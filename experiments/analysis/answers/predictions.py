@@ -21,7 +21,7 @@ from scalestudy.experiments.analysis.answers.posterior import (
 from scalestudy.experiments.analysis.answers.target_times import Option, TargetTimes
 from scalestudy.experiments.analysis.answers.throughput import part_of_combination
 from scalestudy.experiments.analysis.laws.batch_size import steps_of_law
-from scalestudy.experiments.analysis.laws.least_squares import LEVEL
+from scalestudy.experiments.analysis.laws.least_squares import ENDS
 from scalestudy.experiments.analysis.laws.step_figures import MEASURE
 from scalestudy.experiments.analysis.measures.cells import combination_of
 from scalestudy.experiments.analysis.measures.parts import Figure, identified, missing, present
@@ -44,7 +44,6 @@ LARGEST_BATCHES = 6
 """How many doublings beyond the largest batch measured are tried."""
 WORTH_TELLING = 1.05
 """Smaller predicted gains are not reported: repeated timings on a quiet machine differ by as much."""
-ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 COLUMNS = (
     "num_gpus",
     "per_worker_batch",

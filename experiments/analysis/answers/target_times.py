@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from scalestudy.experiments.analysis.answers.posterior import Posterior, Times
-from scalestudy.experiments.analysis.laws.least_squares import LEVEL
+from scalestudy.experiments.analysis.laws.least_squares import ENDS, LEVEL
 from scalestudy.experiments.analysis.laws.shrinkage import Vector
 from scalestudy.experiments.analysis.measures.cells import combination_of, key_of
 from scalestudy.experiments.analysis.measures.targets import cost_of, target_row
@@ -59,7 +59,7 @@ def times_to(posterior: Posterior, targets: Sequence[float], price: float | None
 
 def _told(posterior: Posterior, target: float, price: float | None) -> TargetTimes:
     times = posterior.times(target)
-    ends = np.quantile(times.draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0) if times.labels else np.empty((2, 0))
+    ends = np.quantile(times.draws, ENDS, axis=0) if times.labels else np.empty((2, 0))
     found = {label: place for place, label in enumerate(times.labels)}
     rows = []
     for cell in posterior.cells:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from scalestudy.experiments.analysis.answers.posterior import Posterior, Timed
-from scalestudy.experiments.analysis.laws.least_squares import LEVEL
+from scalestudy.experiments.analysis.laws.least_squares import ENDS
 from scalestudy.experiments.analysis.laws.step_figures import MEASURE, StepFigures, why_no_law
 from scalestudy.experiments.analysis.measures.cells import combination_of
 from scalestudy.experiments.analysis.measures.parts import Figure, estimate_part, missing, present
@@ -84,7 +84,7 @@ def _constant(figures: StepFigures, name: str) -> Figure:
 
 def _points(timed: Timed) -> Iterator[dict[str, Any]]:
     found = timed.found
-    lows, highs = np.exp(np.quantile(found.draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)).tolist()
+    lows, highs = np.exp(np.quantile(found.draws, ENDS, axis=0)).tolist()
     for index, (size, place) in enumerate(zip(timed.steps.sizes, found.places, strict=True)):
         if not size.doubtful:
             yield {

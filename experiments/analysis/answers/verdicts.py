@@ -16,7 +16,7 @@ import numpy as np
 
 from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.remedies import RowLaw, Steps, raise_batch
-from scalestudy.experiments.analysis.laws.least_squares import LEVEL
+from scalestudy.experiments.analysis.laws.least_squares import ENDS_AND_MEDIAN
 from scalestudy.experiments.analysis.measures.cells import key_of
 from scalestudy.experiments.analysis.measures.intervals import Scatter
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, present
@@ -360,7 +360,7 @@ def fixed_cost(case: Case) -> Verdict | None:
     for row in case.searched:
         law = RowLaw.of(case.posterior, row)
         if law is not None:
-            least, share = np.quantile(law.fixed_shares(row["per_worker_batch"]), [(1 - LEVEL) / 2, 0.5]).tolist()
+            least, share = np.quantile(law.fixed_shares(row["per_worker_batch"]), ENDS_AND_MEDIAN[:2]).tolist()
             if share > FIXED_SHARE and least > FIXED_SHARE / 2:
                 evidence[row["label"]] = share
     if not evidence:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from scalestudy.experiments.analysis.laws.least_squares import LEVEL, WIDEST_RATIO, Estimate
+from scalestudy.experiments.analysis.laws.least_squares import ENDS, ENDS_AND_MEDIAN, WIDEST_RATIO, Estimate
 from scalestudy.experiments.analysis.laws.shrinkage import Vector
 from scalestudy.experiments.analysis.laws.steps_to_target import BEFOREHAND, RULE, StepsToTarget
 
@@ -90,7 +90,7 @@ class BatchLaw:
     @cached_property
     def exponent(self) -> Estimate:
         """The exponent of the best rate. It is not identified if it is hardly better known than beforehand."""
-        low, value, high = np.quantile(self.exponent_draws, ENDS).tolist()
+        low, value, high = np.quantile(self.exponent_draws, ENDS_AND_MEDIAN).tolist()
         learnt = bool(self.exponent_draws.std() <= LEARNT * BEFOREHAND[RULE])
         why = "" if learnt else f"the interval of the exponent reaches from {low:.2f} to {high:.2f}"
         return Estimate(value=value, low=low, high=high, identified=learnt, why=why)
@@ -98,7 +98,7 @@ class BatchLaw:
     def steps(self, batch_size: float) -> Estimate:
         """Return the steps to the target by the law. The value is that of its median constants, as they are told."""
         draws = self.log_s_min + np.log1p(np.exp(self.log_b_crit) / batch_size)
-        low, high = np.exp(np.quantile(draws, [ENDS[0], ENDS[-1]])).tolist()
+        low, high = np.exp(np.quantile(draws, ENDS)).tolist()
         return Estimate(value=steps_of_law(self.s_min.value, self.b_crit.value, batch_size), low=low, high=high)
 
     def best_rate(self, batch_size: float) -> Estimate:
@@ -113,12 +113,9 @@ class BatchLaw:
         return ends.pop() if len(ends) == 1 else None
 
 
-ENDS = (0.5 - LEVEL / 2, 0.5, 0.5 + LEVEL / 2)
-
-
 def _estimate(logs: Vector, name: str, *, known: bool = True) -> Estimate:
     """Return the median and the interval of draws of a logarithm. known: whether what was tried tells it at all."""
-    low, value, high = np.exp(np.quantile(logs, ENDS)).tolist()
+    low, value, high = np.exp(np.quantile(logs, ENDS_AND_MEDIAN)).tolist()
     known = known and high < WIDEST_RATIO * low
     why = "" if known else f"{name} may be anything from {low:.3g} to {high:.3g}"
     return Estimate(value=value, low=low, high=high, identified=known, why=why)

@@ -25,6 +25,9 @@ Model = Callable[[Vector], Vector]
 
 LEVEL = 0.90
 """Nominal coverage of the intervals."""
+ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+"""Quantiles of draws that are the ends of an interval."""
+ENDS_AND_MEDIAN = (ENDS[0], 0.5, ENDS[1])
 WIDEST_RATIO = 10.0
 """Upper over lower limit. From this ratio on, a parameter is not identified: its order of magnitude is unknown."""
 NEGLIGIBLE = 0.1

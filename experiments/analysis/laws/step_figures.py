@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from scalestudy.experiments.analysis.laws.least_squares import (
-    LEVEL,
+    ENDS_AND_MEDIAN,
     NEGLIGIBLE,
     WIDEST_RATIO,
     Estimate,
@@ -121,4 +121,4 @@ class StepFigures:
 
 
 def _quantiles(draws: Vector) -> Vector:
-    return np.asarray(np.quantile(draws, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2]))
+    return np.asarray(np.quantile(draws, ENDS_AND_MEDIAN))

@@ -6,7 +6,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from scalestudy.experiments.analysis.answers.posterior import Learnt, Timed, draws_untried, seconds_untried, times_of
+from scalestudy.experiments.analysis.answers.posterior import (
+    Learnt,
+    Posterior,
+    Timed,
+    draws_untried,
+    seconds_untried,
+    times_of,
+)
 from scalestudy.experiments.analysis.measures.cells import combinations, gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.analysis.measures.step_timings import timed_steps
@@ -211,6 +218,35 @@ def test_timings_in_doubt_stand_for_their_own_cells_alone(known):
         assert alone[label] == pytest.approx(slow * seconds, rel=0.03), label
     every = times(plan, changed(trials, disturbed))
     assert every == pytest.approx({label: 2 * seconds for label, seconds in usual.items()}, rel=0.01)
+
+
+def test_copies_of_a_training_on_more_workers_say_no_more_of_the_last_evaluations(known):
+    _, trials = known
+    alone = [trial for trial in trials if trial["params"]["num_gpus"] == 1]
+    shares = []
+    for workers in ("[1]", "[1, 2]"):
+        spec, plan, _ = study(BatchTruth(noise=0.05), **{**SIZE, "workers": workers})
+        seen = trials if workers == "[1, 2]" else alone
+        shares.append(Posterior(spec, gather(plan, seen, ACCURACY)).confirmed("", TARGET))
+    assert shares[0] == shares[1] < 1
+
+
+def test_a_training_stopped_as_its_last_evaluation_met_the_target_may_have_arrived(known):
+    """It was stopped for being behind, and yet it arrived by the chance that another evaluation would confirm it."""
+    plan, trials = known
+
+    def met_last(status):
+        def change(trial):
+            values = [epoch["test_accuracy"] for epoch in trial["epochs"]]
+            first = next(place for place, value in enumerate(values) if value >= TARGET)
+            return {**stopped_after(trial, first + 1), "status": status}
+
+        return change
+
+    # one seed, on both numbers of workers: they made the same steps
+    one = {"batch_size": 256, "learning_rate": 0.2, "seed": 1}
+    stopped, finished = (times(plan, changed(trials, met_last(each), **one)) for each in ("stopped", "finished"))
+    assert stopped == pytest.approx(finished)
 
 
 def test_nothing_known_is_no_cell(known):

@@ -230,6 +230,16 @@ def test_where_steps_are_known_remedies_go_by_the_time_to_the_target(efficiency,
     assert remedy_of("allreduce", rows, law, efficiency) == remedy
 
 
+def test_a_warm_up_is_part_of_the_time_that_a_remedy_tells():
+    def warmed_up(trial):
+        trial["epochs"][0]["train_seconds"] += 10.0
+
+    rows, law = rows_and_law(SYNCED, change=warmed_up)
+    # 14 s at 64 and 9.4 s at 256, and 10 s more at either: 24/19.4 = 1.24
+    remedy = remedy_of("allreduce", rows, law, steps_part({64: 1000, 256: 500, 1024: 700}))
+    assert remedy.startswith("Raise the batch to 256 (64 a worker): predicted 1.2× as fast to 0.9")
+
+
 def test_a_study_does_not_advise_against_its_own_recommendation():
     spec, plan, trials = study_of_batches(
         BatchTruth(b_crit=60, s_min=900, rate=0.2),

@@ -11,7 +11,7 @@ import numpy as np
 from scalestudy.experiments.analysis import recommend
 from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.target_times import times_to
-from scalestudy.experiments.analysis.laws import shrinkage
+from scalestudy.experiments.analysis.laws import shrinkage, step_seconds
 from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.analysis.measures.parts import present
@@ -62,8 +62,10 @@ def judge(world: World, *, others: bool = False) -> Verdict:
         cells = gather(world.plan, trials, ACCURACY)
         rows = times_to(Posterior(world.spec, cells), [TARGET])[TARGET].rows
         measured = {row["label"]: row["measured_seconds"] for row in rows if row["measured_seconds"] is not None}
-        with patch.multiple(
-            shrinkage, LIKELY_DEVIATION=STRAIGHT, DEVIATION_FACTOR=0.01, SPREADS=(STRAIGHT, *shrinkage.SPREADS)
+        straight = {"LIKELY_DEVIATION": STRAIGHT, "DEVIATION_FACTOR": 0.01}
+        with (
+            patch.multiple(shrinkage, **straight, SPREADS=(STRAIGHT, *shrinkage.SPREADS)),
+            patch.multiple(step_seconds, **straight),
         ):
             law = {
                 row["label"]: row["seconds"] for row in times_to(Posterior(world.spec, cells), [TARGET])[TARGET].options

@@ -75,11 +75,11 @@ class Deviations:
 
     weights: Vector  # (c, m), of the process at the nodes, whose values are independent
     own: Vector  # (c,), the variance of a cell's own part
-    likely: float = LIKELY_DEVIATION  # their standard deviation before any is measured: its median
-    factor: float = DEVIATION_FACTOR  # and the standard deviation of its logarithm
+    likely: float  # their standard deviation before any is measured: its median
+    factor: float  # and the standard deviation of its logarithm
 
     @classmethod
-    def apart(cls, count: int, *, likely: float = LIKELY_DEVIATION, factor: float = DEVIATION_FACTOR) -> "Deviations":
+    def apart(cls, count: int, *, likely: float, factor: float) -> "Deviations":
         """Return deviations that have nothing in common."""
         return cls(weights=np.empty((count, 0)), own=np.ones(count), likely=likely, factor=factor)
 
@@ -90,7 +90,8 @@ class Deviations:
         among, to = _common(nodes, nodes), _common(octaves, nodes)
         lower = np.linalg.cholesky(among + 1e-9 * np.eye(len(nodes)))
         weights = linalg.solve_triangular(lower, to.T, lower=True, check_finite=False).T
-        return cls(weights=weights, own=np.maximum(1 - (weights**2).sum(axis=1), 1 - COMMON))
+        own = np.maximum(1 - (weights**2).sum(axis=1), 1 - COMMON)
+        return cls(weights=weights, own=own, likely=LIKELY_DEVIATION, factor=DEVIATION_FACTOR)
 
 
 def _common(places: Vector, others: Vector) -> Vector:
@@ -243,7 +244,8 @@ def shrink(
         near: a posterior of much the same values; only the part of the grid is tried that lies near its points.
     """
     count, measured = len(law.offset), values - law.offset[cells]
-    deviations = Deviations.apart(count) if deviations is None else deviations
+    if deviations is None:
+        deviations = Deviations.apart(count, likely=LIKELY_DEVIATION, factor=DEVIATION_FACTOR)
     grouped = 0 if groups is None else int(groups.max()) + 1
     of_group = np.zeros((len(values), grouped))
     if groups is not None:

@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from tests.bench.rcp import convergence_points, inner
+from tests.bench.rcp import HEADER, convergence_points, inner, rows
 
 
 @pytest.fixture(scope="module")
@@ -27,3 +27,12 @@ def test_intervals_hold_the_batch_size_that_was_held_out_and_are_narrow(sets):
     assert statistics.fmean(held) >= 0.82
     assert statistics.median(widths) < 0.3
     assert statistics.median(errors) < 0.06
+
+
+def test_more_scatter_beforehand_widens_the_intervals(tmp_path):
+    """The rows of three scatters: one that was not taken would give the same figures three times."""
+    width = HEADER.index("log width")
+    usual, half, double = (
+        float(row[width]) for row in rows(tmp_path, small=True) if row[HEADER.index("sets")] == "all"
+    )
+    assert half < usual < double

@@ -12,6 +12,7 @@
   const sizes = [...new Set(cells.params.map((params) => params[WORKERS]))].sort((a, b) => a - b);
   const MOST_SQUARES = 12,
     SHAPES = ["circle", "square", "triangle", "diamond", "down"]; // one fewer than colours: 30 sizes differ
+  const rates = ["samples_per_second", "tokens_per_second"].filter((key) => key in cells);
   const { Figure, MARGIN, css, element, save, three } = drawing;
   const MEMORY = "study-view " + data.study.id;
   // MLflow shows the page in a frame without an origin, which may neither save files nor open windows.
@@ -85,6 +86,8 @@
         );
     }
     if (cells.epoch_seconds[cell] !== null) lines.push(`${three(cells.epoch_seconds[cell])} s an ${data.period}`);
+    for (const key of rates)
+      if (cells[key][cell] !== null) lines.push(`${three(cells[key][cell])} ${key.replace("_per_second", "/s")}`);
     if (cells.speedup[cell] !== null) lines.push(`speed-up ${three(cells.speedup[cell])}`);
     if (cells.memory[cell] !== null) lines.push(`${three(gibibytes(cells.memory[cell]))} GiB at most a worker`);
     if (cells.flags[cell].length) lines.push(`† ${cells.flags[cell].join(", ").replaceAll("_", " ")}`);
@@ -390,6 +393,7 @@
       "seeds_planned",
       `test_${metric.name}`,
       "epoch_seconds",
+      ...rates,
       "speedup",
       "peak_memory_bytes",
       ...(answer ? ["target", "seconds", "seconds_low", "seconds_high", "worker_seconds"] : []),
@@ -403,6 +407,7 @@
         ...cells.seeds[cell],
         cells.metric[cell] && cells.metric[cell][0],
         cells.epoch_seconds[cell],
+        ...rates.map((key) => cells[key][cell]),
         cells.speedup[cell],
         cells.memory[cell],
         ...(answer ? [answer.target, answer.seconds[cell], answer.low[cell], answer.high[cell], work(cell)] : []),

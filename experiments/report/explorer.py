@@ -15,7 +15,7 @@ from scalestudy.experiments.analysis.answers.recommendation import ROLES
 from scalestudy.experiments.analysis.measures.cells import Cell
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, Summary, finite, present
-from scalestudy.experiments.analysis.measures.units import metric_of, other_parameters, period_of
+from scalestudy.experiments.analysis.measures.units import metric_of, other_parameters, period_of, rates_of
 from scalestudy.experiments.analysis.measures.usable import COUNTED, test_values
 from scalestudy.experiments.analysis.text.answer import chosen_lines
 from scalestudy.experiments.analysis.text.sentences import best_rows
@@ -114,8 +114,9 @@ def explorer_data(
 def _cell_columns(cells: Sequence[Cell], summary: Summary) -> dict[str, list[Any]]:
     """Return label, params (in the order of `keys`), seeds, metric, epoch_seconds, memory, flags, one entry a cell.
 
-    seeds: (ended, planned). metric: (median, low, high) after the last epoch. epoch_seconds: median. memory: bytes, the
-    largest peak of a worker. inferred: whether its cell was not trained itself.
+    seeds: (ended, planned). metric: (median, low, high) after the last epoch. epoch_seconds, samples_per_second, and
+    tokens_per_second where the task counts tokens: medians. memory: bytes, the largest peak of a worker. inferred:
+    whether its cell was not trained itself.
     """
     metric, rows = metric_of(summary["study"]), summary["cells"]
     keys = [*SIZE_KEYS, *other_parameters(summary)]
@@ -125,6 +126,7 @@ def _cell_columns(cells: Sequence[Cell], summary: Summary) -> dict[str, list[Any
         "seeds": [[len(cell.with_status(COUNTED)) if not cell.inferred else 0, cell.planned] for cell in cells],
         "metric": [_ranged(row[metric.key]) for row in rows],
         "epoch_seconds": [brief(row["epoch_seconds"]["value"]) for row in rows],
+        **{key: [brief(row[key]["value"]) if key in row else None for row in rows] for key in rates_of(summary)},
         "speedup": [brief(row["speedup"]) for row in rows],
         "memory": [peak_memory_bytes(cell) for cell in cells],
         "flags": [row["flags"] for row in rows],

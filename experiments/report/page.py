@@ -23,6 +23,7 @@ from scalestudy.experiments.analysis.measures.units import (
     period_of,
     plural,
     range_text,
+    rates_of,
     seconds_text,
     setting_text,
     three_digits,
@@ -331,7 +332,7 @@ def _table_row(place: int, row: Mapping[str, Any], cells: Sequence[str], summary
 
 
 def details_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """Return every figure with its range over seeds: the metric, seconds a period, samples/s and time to each target.
+    """Return every figure with its range over seeds: the metric, seconds a period, rates and time to each target.
 
     If training picked something by itself, that has a column too.
     """
@@ -344,7 +345,7 @@ def details_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
         f"{metric.heading}, last",
         f"{metric.heading}, best",
         f"{period_of(summary)} s",
-        "samples/s",
+        *rates_of(summary).values(),
     ]
     header += [*(f"time to {target:g}" for target in targets), *(["picked by training"] if picks else [])]
     rows = [
@@ -354,7 +355,7 @@ def details_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
             _ranged(row[metric.key], metric.text),
             _ranged(row[metric.best_key], metric.text),
             _ranged(row["epoch_seconds"], "{:.3f}".format),
-            _ranged(row["samples_per_second"], "{:,.0f}".format),
+            *(_ranged(row.get(rate), "{:,.0f}".format) for rate in rates_of(summary)),
             *(_time_text(times[row["label"], target]) for target in targets),
             *([_picked_text(row.get("details", {}))] if picks else []),
         ]

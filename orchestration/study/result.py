@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import present
+from scalestudy.experiments.analysis.measures.units import rates_of
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import ExitCode, StudyFailedError
 from scalestudy.orchestration.groups.events import WITH_MODEL
@@ -179,6 +180,7 @@ def cell_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the cells of a summary as rows. A figure that has an interval has columns `…_low` and `…_high` too.
 
     seconds_to_<target>: training seconds to the target that the recommendation answers, where there is one.
+    tokens_per_second: where the task counts tokens.
     """
     metric = StudyMetric(**summary["study"]["metric"])
     target = summary["recommendation"]["target"]
@@ -186,8 +188,8 @@ def cell_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     rows = []
     for cell in summary["cells"]:
         row = {"label": cell["label"], **cell["params"], "kind": cell["kind"]}
-        for key in (metric.key, metric.best_key, "epoch_seconds", "samples_per_second"):
-            figure = cell[key] if present(cell[key]) else {}
+        for key in (metric.key, metric.best_key, "epoch_seconds", *rates_of(summary)):
+            figure = found if present(found := cell.get(key)) else {}
             row |= {key: figure.get("value"), f"{key}_low": figure.get("low"), f"{key}_high": figure.get("high")}
         row |= {"speedup": cell["speedup"], "efficiency": cell["efficiency"]}
         if target is not None:

@@ -234,6 +234,7 @@ def test_cells_and_figures_can_be_taken_along(page, downloads):
         rows = list(csv.DictReader(stream))
     data = data_of(page)
     assert [row["cell"] for row in rows] == data["cells"]["label"]
+    assert [float(row["samples_per_second"]) for row in rows] == data["cells"]["samples_per_second"]
     assert [float(row["seconds"]) if row["seconds"] else None for row in rows] == data["targets"][data["answered"]][
         "seconds"
     ]

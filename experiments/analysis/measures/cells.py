@@ -41,6 +41,7 @@ from scalestudy.experiments.analysis.measures.usable import (
     undisturbed_rates,
     undisturbed_repeats,
     undisturbed_step_seconds,
+    undisturbed_token_rates,
     usable,
     without_timing_runs,
 )
@@ -229,7 +230,8 @@ def cell_row(cell: Cell) -> dict[str, Any]:
     factorised if the cell is inferred. nodes, if there are several, counts the nodes of the workers that were timed.
     details holds what training picked by itself, if it picked anything. stopped_after lists the epochs of each trial
     that was cut, early or at its target: its last metric is no whole training's. repeats has epoch_seconds and
-    samples_per_second over single epochs. starved_share, if the cell has the flag, is the cell's.
+    samples_per_second over single epochs. starved_share, if the cell has the flag, is the cell's. tokens_per_second is
+    there if the task counts tokens.
     """
     untimed, metric = why_untimed(cell), cell.metric
     picked: dict[str, dict[str, Any]] = {}
@@ -268,6 +270,7 @@ def _times(cell: Cell) -> dict[str, Any]:
         return {
             "epoch_seconds": spread(seconds, untimed),
             "samples_per_second": spread(undisturbed_rates(cell.timings), untimed),
+            **_token_rate(undisturbed_token_rates(cell.timings)),
             "step_seconds": undisturbed_phase_seconds(cell.timings),
             "timed_apart": True,
             "repeats": _repeats(undisturbed_repeats(cell.timings, steps)),
@@ -279,10 +282,16 @@ def _times(cell: Cell) -> dict[str, Any]:
     return {
         "epoch_seconds": spread((epoch_seconds(trial) for trial in timed), untimed),
         "samples_per_second": spread((throughput(trial) for trial in timed), untimed),
+        **_token_rate([rate for trial in timed if (rate := token_throughput(trial)) is not None]),
         "step_seconds": step_seconds(timed),
         "timed_apart": False,
         "repeats": _repeats([(epoch.train_seconds, epoch.samples_per_second) for epoch in epochs]),
     }
+
+
+def _token_rate(rates: Sequence[float]) -> dict[str, Figure]:
+    """Return tokens/s as a part of a row; nothing where no task counts tokens."""
+    return {"tokens_per_second": spread(rates, NO_TIMES)} if rates else {}
 
 
 def _repeats(repeats: Sequence[tuple[float | None, float | None]]) -> dict[str, Figure]:
@@ -330,6 +339,11 @@ def throughput(trial: Trial) -> float | None:
     """Return the median samples/s over all workers."""
     rates = [epoch.samples_per_second for epoch in trial.timed if epoch.samples_per_second]
     return statistics.median(rates) if rates else None
+
+
+def token_throughput(trial: Trial) -> float | None:
+    """Return the median tokens/s over all workers; None: the task counts none."""
+    return median([epoch.tokens_per_second for epoch in trial.timed if epoch.tokens_per_second])
 
 
 def step_seconds(trials: Sequence[Trial]) -> Figure:

@@ -34,6 +34,7 @@ class Epoch(NamedTuple):
     steps: float | None  # a whole number
     samples: float | None  # examples of all workers, a whole number
     samples_per_second: float | None  # over all workers: as recorded, else samples over train_seconds
+    tokens_per_second: float | None  # as recorded, else the rate in samples times tokens over samples
     phases: Mapping[str, float] | None  # seconds a step of each of PHASES, in the order of a step
     straggler_ratio: float | None
     starved_share: float | None
@@ -47,13 +48,15 @@ class Epoch(NamedTuple):
         """Read an entry of a line's `epochs`. place: its number, if it does not say."""
         get = record.get
         steps, samples, seconds = positive(get("steps")), positive(get("samples")), positive(get("train_seconds"))
-        rate = positive(get("samples_per_second"))
+        rate = positive(get("samples_per_second")) or (samples / seconds if samples and seconds else None)
+        tokens = positive(get("tokens"))
         return cls(
             int(positive(get("epoch")) or place),
             seconds,
             steps,
             samples,
-            rate or (samples / seconds if samples and seconds else None),
+            rate,
+            positive(get("tokens_per_second")) or (rate * tokens / samples if rate and tokens and samples else None),
             _phases(get("phases"), steps),
             positive(get("straggler_ratio")),
             finite(get("starved_share")),

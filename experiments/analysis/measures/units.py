@@ -93,6 +93,12 @@ def period_of(summary: Summary) -> str:
     return "evaluation" if "every" in summary["study"] else "epoch"
 
 
+def rates_of(summary: Summary) -> dict[str, str]:
+    """Return the headings of the rates that cells have, by key: samples/s, and tokens/s last if a task counts them."""
+    counted = any("tokens_per_second" in row for row in summary["cells"])
+    return {"samples_per_second": "samples/s", **({"tokens_per_second": "tokens/s"} if counted else {})}
+
+
 def length_text(summary: Summary) -> str:
     """Return how long a study trains: `10 epochs`, `1,000 steps, evaluated 10 times`."""
     study = summary["study"]

@@ -198,6 +198,20 @@ def undisturbed_rates(timings: Iterable[Trial]) -> list[float]:
     return [sum(samples for samples, _, _ in run) / sum(seconds for _, _, seconds in run) for run in runs if run]
 
 
+def undisturbed_token_rates(timings: Iterable[Trial]) -> list[float]:
+    """Return the tokens/s over all workers, of each run whose task counts tokens."""
+    rates = []
+    for timing in timings:
+        known = [
+            (epoch.tokens_per_second, epoch.samples / epoch.samples_per_second)
+            for epoch in timing.timed
+            if epoch.tokens_per_second and epoch.samples and epoch.samples_per_second
+        ]
+        if known:
+            rates.append(sum(rate * seconds for rate, seconds in known) / sum(seconds for _, seconds in known))
+    return rates
+
+
 def undisturbed_step_seconds(timings: Iterable[Trial]) -> list[float]:
     """Return the seconds a step, of each run."""
     runs = [_rated(timing) for timing in timings]

@@ -15,6 +15,7 @@ from scalestudy.experiments.analysis.measures.units import (
     period_of,
     plain_text,
     plural,
+    rates_of,
     three_digits,
 )
 from scalestudy.experiments.analysis.measures.usable import STATUSES
@@ -97,15 +98,16 @@ def shared_caveats(caveats: Sequence[Sequence[str]]) -> list[str]:
 def book_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
     """Return the table in the book's form: header, and a row of text for each cell.
 
-    Its columns are num_gpus, batch, lr, other swept parameters, epoch s or evaluation s, test acc, speed-up,
-    efficiency, training seconds to the target if one was reached, and notes. On CPU the first column says so. A number
-    that comes from flagged timings is marked †.
+    Its columns are num_gpus, batch, lr, other swept parameters, epoch s or evaluation s, tokens/s (samples/s if no task
+    counts tokens), test acc, speed-up, efficiency, training seconds to the target if one was reached, and notes. On CPU
+    the first column says so. A number that comes from flagged timings is marked †.
     """
     cpu = "cpu" in (summary["study"]["device"] or "")
     others, metric = other_parameters(summary), metric_of(summary["study"])
     target = summary["recommendation"]["target"]
     header = ["num_gpus (CPU)" if cpu else "num_gpus", "batch", "lr", *(short_name(key) for key in others)]
-    header += [f"{period_of(summary)} s", metric.heading, "speed-up", "efficiency"]
+    *_, (rate, rate_heading) = rates_of(summary).items()
+    header += [f"{period_of(summary)} s", rate_heading, metric.heading, "speed-up", "efficiency"]
     header += [*([] if target is None else [f"s to {target:g}"]), "notes"]
     flagged = {row["label"] for row in summary["cells"] if row["flags"]}
 
@@ -134,6 +136,7 @@ def book_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
                 f"{params['learning_rate']:g}",
                 *(plain_text(params[key]) for key in others),
                 marked(seconds_of(row["epoch_seconds"]["value"]), doubtful),
+                marked(f"{row[rate]['value']:,.0f}" if present(row.get(rate)) else NOTHING, doubtful),
                 metric.text(value["value"]) if present(value) else NOTHING,
                 *(marked(gain, doubtful or row["base"] in flagged) for gain in gains),
                 *([marked(times[row["label"]], doubtful)] if row["label"] in times else []),

@@ -74,6 +74,19 @@ def test_cells_are_rows_with_intervals_and_the_time_to_the_target(result):
     assert cells["seconds_to_0.8"].notna().any()
 
 
+def test_cells_have_both_rates_where_a_task_counts_tokens(tmp_path, result):
+    assert "tokens_per_second" not in result.cells
+
+    def counted(trial):
+        for epoch in trial["epochs"]:
+            epoch["tokens"] = 8 * epoch["samples"]
+
+    cells = result_of(tmp_path / "tokens", change=counted).cells
+    for end in ("", "_low", "_high"):
+        expected = [8 * rate for rate in cells[f"samples_per_second{end}"]]
+        assert list(cells[f"tokens_per_second{end}"]) == pytest.approx(expected)
+
+
 def test_the_best_trial_has_the_best_metric_by_its_mode(tmp_path, result):
     best = result.best
     assert best["test_accuracy"] == result.trials["test_accuracy"].max()

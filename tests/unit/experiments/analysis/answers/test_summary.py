@@ -193,10 +193,27 @@ def test_the_books_table():
     )
     law = Law(samples=512, data=0, fixed=0, per_example=0.001, sync=0, optimizer=0)
     header, rows = book_table(summary_of(text, law, device="cuda"))
-    assert header == ["num_gpus", "batch", "lr", "epoch s", "test acc", "speed-up", "efficiency", "notes"]
+    assert header == ["num_gpus", "batch", "lr", "epoch s", "samples/s", "test acc", "speed-up", "efficiency", "notes"]
     # one GPU: 2 steps of 256 examples at 1 ms; two: 1 step of 256 examples each
-    assert rows[0][:4] + rows[0][5:] == ["1", "256", "0.2", "0.512", "1.00", "1.00", ""]
-    assert rows[1][:4] + rows[1][5:] == ["2", "512", "0.3", "0.256", "2.00", "1.00", "neither strong nor weak scaling"]
+    assert rows[0][:5] + rows[0][6:] == ["1", "256", "0.2", "0.512", "1,000", "1.00", "1.00", ""]
+    neither = "neither strong nor weak scaling"
+    assert rows[1][:5] + rows[1][6:] == ["2", "512", "0.3", "0.256", "2,000", "2.00", "1.00", neither]
+
+
+def test_a_table_has_tokens_a_second_where_a_task_counts_them():
+    """512 examples of 8 tokens in half a second; the second cell's trials counted none."""
+
+    def counted(trial):
+        for epoch in trial["epochs"] if trial["params"]["learning_rate"] == 0.2 else ():
+            epoch["tokens"] = 8 * epoch["samples"]
+
+    text = "name: x\ntrain: {epochs: 4}\nsweep: {batch_size: [256], learning_rate: [0.2, 0.3]}"
+    law = Law(samples=512, data=0, fixed=0, per_example=0.001, sync=0, optimizer=0)
+    summary = summary_of(text, law, change=counted)
+    header, rows = book_table(summary)
+    assert "samples/s" not in header
+    assert [row[header.index("tokens/s")] for row in rows] == ["8,000", "–"]
+    assert summary["cells"][0]["samples_per_second"]["value"] == pytest.approx(1000)
 
 
 EXTREMES = (1e-308, 1e17)

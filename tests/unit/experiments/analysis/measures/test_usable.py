@@ -234,6 +234,14 @@ def test_throughput_as_recorded_or_from_the_epoch():
     assert epoch_of(samples_per_second=None, samples=10, train_seconds=2.0).samples_per_second == 5.0
 
 
+def test_tokens_a_second_as_recorded_or_from_the_rate():
+    rated = {"samples_per_second": 7.0, "samples": 10}
+    assert epoch_of(**rated, tokens=30, tokens_per_second=22.0).tokens_per_second == 22.0
+    assert epoch_of(**rated, tokens=30, tokens_per_second=None).tokens_per_second == pytest.approx(21.0)  # 7 · 30 / 10
+    assert epoch_of(**rated, tokens=None).tokens_per_second is None
+    assert epoch_of(samples_per_second=None, samples=10, train_seconds=None, tokens=30).tokens_per_second is None
+
+
 def test_phases_are_seconds_a_step():
     phases = {"data": 1.0, "forward_backward": 2.0, "gradient_sync": 0.0, "optimizer": 4.0}
     # an epoch of 10 steps
@@ -246,7 +254,7 @@ def test_phases_are_seconds_a_step():
 
 KEYS = ("trial_id", "kind", "params", "status", "flags", "train_seconds", "world", "error", "details", "fingerprint")
 KEYS += ("started_at", "ended_at")
-EPOCH_KEYS = ("epoch", "train_seconds", "steps", "samples", "samples_per_second", "phases", "test_accuracy")
+EPOCH_KEYS = ("epoch", "train_seconds", "steps", "samples", "samples_per_second", "tokens", "phases", "test_accuracy")
 DAMAGED = (None, "x", [], {}, True, float("nan"), float("inf"), -1, 0, 7)
 
 
@@ -258,5 +266,6 @@ def test_any_value_may_be_damaged(line, epoch):
     trial = Trial.of({**line, "epochs": [epoch]})
     assert trial.train_seconds >= 0
     (read,) = trial.epochs
-    measured = [read.train_seconds, read.steps, read.samples, read.samples_per_second, *read.tested.values()]
+    rates = [read.samples_per_second, read.tokens_per_second]
+    measured = [read.train_seconds, read.steps, read.samples, *rates, *read.tested.values()]
     assert all(math.isfinite(value) for value in measured if value is not None)

@@ -19,7 +19,7 @@ from scalestudy.experiments.analysis.measures.units import metric_of, other_para
 from scalestudy.experiments.analysis.measures.usable import COUNTED, test_values
 from scalestudy.experiments.analysis.text.answer import chosen_lines
 from scalestudy.experiments.analysis.text.sentences import best_rows
-from scalestudy.experiments.plan.plan import short_name
+from scalestudy.experiments.plan.plan import short_name, value_text
 from scalestudy.experiments.report.curves import points_by_epoch, points_by_seconds
 from scalestudy.experiments.study.mlflow_filters import cell_filter
 
@@ -122,7 +122,7 @@ def _cell_columns(cells: Sequence[Cell], summary: Summary) -> dict[str, list[Any
     keys = [*SIZE_KEYS, *other_parameters(summary)]
     return {
         "label": [row["label"] for row in rows],
-        "params": [[row["params"].get(key) for key in keys] for row in rows],
+        "params": [[_setting(row["params"].get(key)) for key in keys] for row in rows],
         "seeds": [[len(cell.with_status(COUNTED)) if not cell.inferred else 0, cell.planned] for cell in cells],
         "metric": [_ranged(row[metric.key]) for row in rows],
         "epoch_seconds": [brief(row["epoch_seconds"]["value"]) for row in rows],
@@ -132,6 +132,11 @@ def _cell_columns(cells: Sequence[Cell], summary: Summary) -> dict[str, list[Any
         "flags": [row["flags"] for row in rows],
         "inferred": [cell.inferred for cell in cells],
     }
+
+
+def _setting(value: Any) -> Any:
+    """Return a swept value as the page shows it: a mapping, such as a whole schedule, as its text in run names."""
+    return value_text(value) if isinstance(value, Mapping) else value
 
 
 def peak_memory_bytes(cell: Cell) -> float | None:

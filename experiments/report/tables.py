@@ -18,11 +18,11 @@ from scalestudy.experiments.analysis.measures.units import (
     FLAGGED,
     brief_seconds,
     money_text,
-    plain_text,
     seconds_text,
     three_digits,
 )
 from scalestudy.experiments.analysis.text.answer import steps_doubt
+from scalestudy.experiments.plan.plan import value_text
 from scalestudy.experiments.report.drawing import sentences
 from scalestudy.experiments.report.flags import used_all_the_same
 
@@ -134,9 +134,9 @@ def _rate_table(title: str, part: Mapping[str, Any]) -> TextTable:
         header=["batch", "best rate", "runs", "note"],
         rows=[
             [
-                plain_text(point["batch_size"]),
+                value_text(point["batch_size"]),
                 f"{point['best_rate']:g}",
-                plain_text(point["n"]),
+                value_text(point["n"]),
                 f"{point['edge']} rate tried" if point["edge"] else "",
             ]
             for point in part["points"]
@@ -181,9 +181,9 @@ def _prediction_row(row: Mapping[str, Any], best: Mapping[str, Any], mark: str, 
     beyond = ["beyond the measured"] if row["beyond"] else []
     why = [] if row["valid"] and not row["why"] else ["not predicted" if ends_here else why_of(row)]
     return [
-        plain_text(row["num_gpus"]),
-        text("batch_size", plain_text),
-        text("per_worker_batch", plain_text),
+        value_text(row["num_gpus"]),
+        text("batch_size", value_text),
+        text("per_worker_batch", value_text),
         text("learning_rate", "{:.3g}".format),
         text("step_seconds", brief_seconds, mark),
         text("seconds_to_target", seconds_text, mark),

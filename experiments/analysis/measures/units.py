@@ -115,11 +115,6 @@ def other_parameters(summary: Summary) -> list[str]:
     return [key for key in (summary["cells"][0]["params"] if summary["cells"] else {}) if key not in fixed]
 
 
-def plain_text(value: Any) -> str:
-    """Return a swept value; a number without needless zeros."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def setting_text(value: Any) -> str:
     """Return a value that training picked by itself, as people write it: true, bf16, [0.6, 0.4]."""
     if isinstance(value, list | tuple):

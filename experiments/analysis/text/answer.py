@@ -18,13 +18,12 @@ from scalestudy.experiments.analysis.measures.units import (
     metric_of,
     money_text,
     other_parameters,
-    plain_text,
     plural,
     range_text,
     seconds_text,
     three_digits,
 )
-from scalestudy.experiments.plan.plan import short_name
+from scalestudy.experiments.plan.plan import short_name, value_text
 
 NAMED_CELLS = 3
 """Cells that a sentence names if there are many. It counts the rest."""
@@ -312,7 +311,7 @@ def _configuration(choice: Figure, summary: Summary, *, alike: bool = False) -> 
 
 def _settings(choice: Figure, summary: Summary) -> list[str]:
     """Return the workers, batch, rate and other swept parameters of a choice, as words."""
-    others = [f"{short_name(key)} {plain_text(choice['params'][key])}" for key in other_parameters(summary)]
+    others = [f"{short_name(key)} {value_text(choice['params'][key])}" for key in other_parameters(summary)]
     usual = [f"batch {choice['batch_size']}", f"rate {choice['learning_rate']:g}"]
     return [_workers(choice["num_gpus"], summary), *usual, *others]
 

@@ -13,14 +13,13 @@ from scalestudy.experiments.analysis.measures.units import (
     metric_of,
     other_parameters,
     period_of,
-    plain_text,
     plural,
     rates_of,
     three_digits,
 )
 from scalestudy.experiments.analysis.measures.usable import STATUSES
 from scalestudy.experiments.analysis.text.answer import NAMED_CELLS, beyond_line, chosen_lines
-from scalestudy.experiments.plan.plan import short_name
+from scalestudy.experiments.plan.plan import short_name, value_text
 
 INDENT = "  "
 MARKS: Mapping[str, str] = {WEAK: "weak scaling", NEITHER: "neither strong nor weak scaling"}
@@ -134,7 +133,7 @@ def book_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
                 str(params["num_gpus"]),
                 str(params["batch_size"]),
                 f"{params['learning_rate']:g}",
-                *(plain_text(params[key]) for key in others),
+                *(value_text(params[key]) for key in others),
                 marked(seconds_of(row["epoch_seconds"]["value"]), doubtful),
                 marked(f"{row[rate]['value']:,.0f}" if present(row.get(rate)) else NOTHING, doubtful),
                 metric.text(value["value"]) if present(value) else NOTHING,

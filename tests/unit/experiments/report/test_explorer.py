@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from scalestudy.experiments.analysis import recommend
+from scalestudy.experiments.analysis import answer_lines, book_table, recommend
 from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.answers.recommendation import ROLES
 from scalestudy.experiments.analysis.answers.summary import summary_of
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.trial import Trial
-from scalestudy.experiments.analysis.text.answer import chosen_lines
+from scalestudy.experiments.analysis.text.answer import chosen_lines, headline
 from scalestudy.experiments.report import explorer
 from scalestudy.experiments.report.explorer import brief, embedded, explorer_data, slider_targets
 from tests.support.synthetic_studies import study_of
@@ -82,6 +82,19 @@ def test_runs_are_named_as_mlflow_has_them():
     )
     analysis.cells = [replace(analysis.cells[0], inferred=True), *analysis.cells[1:]]
     assert explorer_data(analysis, summary, runs_page=page)["runs"]["filters"][0] is None
+
+
+def test_values_that_are_mappings_or_flags_read_as_in_names():
+    """In the filters, in the CSV, in the table of cells and in the answer."""
+    swept = "train.schedule: [constant, {name: cosine, args: {floor: 0.1}}], train.optimizer.nesterov: [true]"
+    text = TEXT.replace("{epochs: 8}", "{epochs: 8, optimizer: {name: sgd, momentum: 0.9}}")
+    *_, summary, data = explored(text.replace("num_gpus: [1, 2], batch_size: [32, 128]", swept))
+    texts = {tuple(values[3:]) for values in data["cells"]["params"]}
+    assert texts == {("constant", True), ("cosine(floor=0.1)", True)}
+    header, rows = book_table(summary)
+    place = header.index("schedule")
+    assert {tuple(row[place : place + 2]) for row in rows} == {("constant", "true"), ("cosine(floor=0.1)", "true")}
+    assert not any("{" in line for line in (headline(summary), *answer_lines(summary)))
 
 
 def test_columns_have_an_entry_for_each_cell():

@@ -60,7 +60,7 @@ def efficiency_figure(summary: Summary) -> Drawn:
         else:
             axes.set_xticks(workers)
         axes.set_ylim(0, 1.12 * max(tops))
-        axes.set(xlabel="num_gpus (workers)", ylabel="efficiency (speed-up ÷ num_gpus)")
+        axes.set(xlabel="workers", ylabel="efficiency (speed-up ÷ workers)")
         legend_below(figure, axes.get_legend_handles_labels()[0])
         return export(figure, name, title, _caption(summary, every, intervals))
 

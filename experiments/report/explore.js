@@ -464,7 +464,7 @@
       row.classList.toggle("winner", Boolean(last.querySelector(".role")));
     }
     for (const head of document.querySelectorAll("th[data-time]")) {
-      const words = answer ? `s to ${answer.target}` : head.textContent;
+      const words = answer ? `s to ${metric.name} ${answer.target}` : head.textContent;
       if (head.textContent === words) continue;
       (head.querySelector("button") || head).textContent = words;
       if (head.hasAttribute("aria-sort")) head.setAttribute("aria-sort", "none"); // it was sorted by another target
@@ -478,8 +478,10 @@
     if (answer && words) {
       document.getElementById("target-value").textContent = answer.target;
       document.getElementById("target").setAttribute("aria-valuetext", String(answer.target));
+      // at the study's own target the page says this at its top
+      const told = state.target === data.answered ? [] : answer.words;
       words.replaceChildren(
-        ...answer.words.map((line) =>
+        ...told.map((line) =>
           element("p", {}, ...(line.topic ? [element("strong", {}, `${line.topic}: `)] : []), line.text),
         ),
       );

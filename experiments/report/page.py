@@ -31,6 +31,11 @@ from scalestudy.experiments.analysis.measures.units import (
 from scalestudy.experiments.analysis.measures.usable import COUNTED, TIMED
 from scalestudy.experiments.analysis.text.answer import (
     answer,
+    beside_chosen,
+    chosen_likely,
+    chosen_lines,
+    chosen_notes,
+    chosen_topic,
     headline,
     likely_words,
     measured_when,
@@ -119,7 +124,7 @@ def render_page(
         live=live,
         headline=headline(summary) if live is None else f"So far: {headline(summary)}",
         nothing_ended=not any(summary["trials"].get(status) for status in COUNTED),
-        answer=answer(summary),
+        answer=answer(summary)[len(chosen_lines(summary["recommendation"])) if cards else 0 :],
         choices=cards,
         notes=notes,
         cost=study_took(summary["cost"]),
@@ -243,13 +248,15 @@ def listed(summary: Summary, rows: Sequence[Sequence[str]]) -> list[int]:
 def choices(summary: Summary) -> tuple[list[dict[str, Any]], list[str]]:
     """Return cards and notes.
 
-    There is a card for recommended, fastest and cheapest. If no cell reached a target, there is one for the best
-    metric, and one for what is recommended by it. A card has name, value, unit, which (the cell), details and caveats.
-    A note says why a choice is missing, or what holds for all.
+    There is a card for each cell that is recommended, fastest or cheapest. If no cell reached a target, there is one
+    for the best metric, and one for what is recommended by it. A card has name, value, unit, which (the cell), details
+    and caveats. A note says why a choice is missing, or what holds for all.
     """
     recommendation, metric = summary["recommendation"], metric_of(summary["study"])
     if present(recommendation["fastest"]):
-        cards = [_card(summary, role) for role in ROLES]
+        chosen = recommendation["recommended"]["label"]
+        roles = [role for role in ROLES if role == "recommended" or recommendation[role]["label"] != chosen]
+        cards = [_card(summary, role) for role in roles]
     else:
         by_metric = {
             "recommended": recommendation["recommended"],
@@ -274,11 +281,12 @@ def choices(summary: Summary) -> tuple[list[dict[str, Any]], list[str]]:
     missing = [
         f"No {' or '.join(filter(None, (', '.join(roles[:-1]), roles[-1])))}: {why}." for why, roles in reasons.items()
     ]
-    return cards, [*missing, *shared]
+    return cards, [*missing, *(chosen_notes(recommendation) if present(recommendation["fastest"]) else ()), *shared]
 
 
 def _card(summary: Summary, role: str) -> dict[str, Any]:
-    choice = summary["recommendation"][role]
+    recommendation = summary["recommendation"]
+    choice = recommendation[role]
     spent = f"{three_digits(choice['worker_seconds'])} worker-seconds"
     if choice["cost"] is not None:
         spent += f", cost {money_text(choice['cost'])}"
@@ -289,7 +297,9 @@ def _card(summary: Summary, role: str) -> dict[str, Any]:
         value = f"{three_digits(choice['worker_seconds'])}{mark}"
         money = f"cost {money_text(choice['cost'])}, " if choice["cost"] is not None else ""
         details = [f"{money}{marked_seconds(choice)}", *([interval] if interval else [])]
-    details.append(likely_words(choice, summary["recommendation"]))
+    if role == "recommended":
+        return _written(chosen_topic(recommendation), value, choice, [*details, chosen_likely(recommendation)])
+    details += [beside_chosen(choice, recommendation["recommended"]), likely_words(choice, recommendation)]
     return _written(role.capitalize(), value, choice, details, "worker-seconds" if role == "cheapest" else "")
 
 

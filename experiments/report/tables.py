@@ -18,6 +18,7 @@ from scalestudy.experiments.analysis.measures.units import (
     FLAGGED,
     brief_seconds,
     money_text,
+    plural,
     seconds_text,
     three_digits,
 )
@@ -150,11 +151,11 @@ def prediction_table(summary: Summary) -> TextTable:
     if not present(part):
         return TextTable(title=title, lead=f"{why_of(part)}.")
     broken = part.get("breaks_at")
-    ends = f"The prediction ends at num_gpus {broken['num_gpus']}: {why_of(broken)}." if broken else ""
+    ends = f"The prediction ends at {plural(broken['num_gpus'], 'worker')}: {why_of(broken)}." if broken else ""
     last = broken["num_gpus"] if broken else None
     made = f"Steps to {part['target']:g} times the time of a step; batch: {part['batch_size']}{_of(part)}."
     mark = FLAGGED if part.get("flagged") else ""
-    header = ["num_gpus", "batch", "a worker", "lr", "step", f"time to {part['target']:g}", "90% interval"]
+    header = ["workers", "batch", "a worker", "lr", "step", f"time to {part['target']:g}", "90% interval"]
     return TextTable(
         title=title,
         lead=sentences(made, ends, steps_doubt(part), used_all_the_same(part)),

@@ -67,7 +67,7 @@ def time_map_figure(summary: Summary) -> Drawn:
     squares = _time_squares(best, roles_of(recommendation), flagged)
     with canvas(height=height_of(len(lines.names), 2)) as (figure, axes):
         draw_map(axes, squares, columns.names, lines.names)
-        axes.set(xlabel=columns.axis("num_gpus (workers)"), ylabel=lines.axis("batch size (all workers)"))
+        axes.set(xlabel=columns.axis("workers"), ylabel=lines.axis("batch size (all workers)"))
         touched = [flagged[row["label"]] for row in best.values() if row["label"] in flagged]
         of = f"With {combination}: from" if combination else "From"
         ranges = "Where a column or row is a range, the soonest of it. " if columns.ranges or lines.ranges else ""
@@ -154,7 +154,7 @@ def predictions_figure(summary: Summary) -> Drawn:
         axes.margins(y=0.15)
         plain_log_axes(axes, "y")
         log_sizes_axis(axes, [*sizes, *([broken["num_gpus"]] if broken else [])])
-        axes.set(xlabel="num_gpus (workers)", ylabel=f"training seconds to {part['target']:g}")
+        axes.set(xlabel="workers", ylabel=f"training seconds to {part['target']:g}")
         legend_below(figure, handles)
         touched = [flagged[row["label"]] for row in measured if row["label"] in flagged]
         caption = sentences(_prediction_caption(part, rows), flag_words(touched))
@@ -245,7 +245,7 @@ def _prediction_caption(part: Mapping[str, Any], rows: Sequence[Row]) -> str:
     wide = best["low"] is not None and best["high"] is not None
     interval = f" ({seconds_text(best['low'])} to {seconds_text(best['high'])})" if wide else ""
     return (
-        f"Predicted soonest: num_gpus {best['num_gpus']} at batch {best['batch_size']:g}, "
+        f"Predicted soonest: {plural(best['num_gpus'], 'worker')} at batch {best['batch_size']:g}, "
         f"{seconds_text(best['seconds_to_target'])}{mark}{interval} and {three_digits(best['worker_seconds'])} "
         "worker-seconds."
     )

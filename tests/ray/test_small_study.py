@@ -176,7 +176,7 @@ def test_run_prints_the_table_the_answer_and_the_places(small_study, done, place
     assert all(line.startswith("waiting for ") for line in waits)
     assert "waiting for 1 worker to start" in printed.stdout
     assert re.search(r"^This command took [\d.]+ s from its start to its end\.$", printed.stdout, re.MULTILINE)
-    assert "num_gpus (CPU)  batch   lr  epoch s  samples/s  test acc  speed-up  efficiency" in printed.stdout
+    assert "workers (CPU)  batch   lr  epoch s  samples/s  test acc  speed-up  efficiency" in printed.stdout
     assert "Recommended" in printed.stdout
     took = study_took(done.summary["cost"])
     assert took in printed.stdout.splitlines()

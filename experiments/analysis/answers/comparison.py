@@ -56,8 +56,9 @@ def compare(studies: Mapping[str, Summary]) -> dict[str, Any]:
     rows: dict[str, dict[str, dict[str, Any]]] = {}  # by study and key of the cell, times to targets among the figures
     for name, summary in studies.items():
         by_label = {row["label"]: dict(row) for row in summary["cells"]}
+        metric = metric_of(summary["study"])
         for row in summary["time_to_target"]:
-            by_label[row["label"]][target_heading(row["target"])] = _time_figure(row)
+            by_label[row["label"]][metric.seconds_heading(row["target"])] = _time_figure(row)
         rows[name] = {key_of(row["params"]): row for row in by_label.values()}
     keys = list(dict.fromkeys(key for cells in rows.values() for key in cells))
     shared = [key for key in keys if sum(key in cells for cells in rows.values()) > 1]
@@ -92,14 +93,9 @@ def measures_of(studies: Mapping[str, Summary]) -> list[Measure]:
         (metric,) = metrics.values()
         found.append(Measure(heading=metric.heading, key=metric.key, by_ratio=False, whole=True))
         first, *others = ({row["target"]: None for row in summary["time_to_target"]} for summary in studies.values())
-        headings = [target_heading(target) for target in first if all(target in other for other in others)]
+        headings = [metric.seconds_heading(target) for target in first if all(target in other for other in others)]
         found += [Measure(heading=heading, key=heading, by_ratio=True, timed=True) for heading in headings]
     return found
-
-
-def target_heading(target: float) -> str:
-    """Return the head of a column: `s to 0.85`."""
-    return f"s to {target:g}"
 
 
 def _time_figure(row: Mapping[str, Any]) -> Figure:

@@ -21,6 +21,7 @@ from scalestudy.experiments.analysis.measures.cells import NO_TIMING_RUN, Cell, 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.targets import target_row
 from scalestudy.experiments.analysis.measures.trial import Line, Trial
+from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.analysis.measures.usable import (
     COUNTED,
     test_values,
@@ -192,13 +193,15 @@ def factorised_caveats(
     if inferred:
         caveats.append(
             f"{inferred} of {len(rows)} cells {'is' if inferred == 1 else 'are'} inferred: their times are products of "
-            f"the steps of the same training with num_gpus {plan.factorised.train_on} and of undisturbed seconds a "
-            "step."
+            f"the steps of the same training with {plural(plan.factorised.train_on, 'worker')} and of undisturbed "
+            "seconds a step."
         )
     if inferred or part["held_out"]:
         caveats.append(_check_words(part, "them" if inferred else "what would be inferred"))
     if spec.search.allow_inexact:
-        caveats.append("search.allow_inexact is on: what is trained may depend on num_gpus, and then no product holds.")
+        caveats.append(
+            "search.allow_inexact is on: what is trained may depend on the workers, and then no product holds."
+        )
     return caveats
 
 

@@ -200,7 +200,7 @@ class ValidRange:
         if len(sizes) < LEAST_WORKER_COUNTS:
             names = " and ".join(filter(None, (", ".join(map(str, several[:-1])), *map(str, several[-1:]))))
             timed = f"only {names} workers were" if several else "no more than one worker was"
-            more = f"to predict further, time at least {LEAST_WORKER_COUNTS} values of num_gpus {where}, 1 among them"
+            more = f"to predict further, time at least {LEAST_WORKER_COUNTS} numbers of workers {where}, 1 among them"
             return f"{timed} timed {where}, too few to go beyond them; {more}"
         if spans and len(self.nodes) < 2:
             return f"steps across nodes were timed with {min(self.nodes)} nodes only; {MEASURE['beta_n']}"

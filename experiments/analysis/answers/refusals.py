@@ -35,7 +35,7 @@ def why_none(
     if len(tried) == 1 and reached is not None:
         seconds = statistics.median(trial.train_seconds for trial in tried[0].counted)
         return (
-            f"only one cell was run ({tried[0].label}), so there is nothing to compare: add a num_gpus, a "
+            f"only one cell was run ({tried[0].label}), so there is nothing to compare: add a number of workers, a "
             f"batch size or a learning rate; a training takes some {seconds_text(seconds)}"
         )
     if reached is not None:

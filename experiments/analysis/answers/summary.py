@@ -124,8 +124,8 @@ def _study(spec: StudySpec, rows: Sequence[Row], metric: StudyMetric) -> dict[st
 
 def _why_no_scaling(rows: Sequence[Row]) -> str:
     if {row["params"]["num_gpus"] for row in rows} == {1}:
-        return "the study has one num_gpus only"
-    return "no cell with several workers has a timed 1-GPU cell of the same batch beside it"
+        return "the study has one number of workers only"
+    return "no cell with several workers has a timed cell of one worker at the same batch beside it"
 
 
 def failures(trials: Sequence[Trial]) -> list[dict[str, Any]]:
@@ -152,7 +152,7 @@ def caveats(rows: Sequence[Row], counts: Mapping[str, int], metric: StudyMetric)
     if any(row["device"] == "cpu" for row in rows):
         threads = {row["threads"] for row in rows if row["device"] == "cpu" and row["threads"]}
         each = f" with {plural(max(threads), 'thread')}" if threads else ""
-        device = f"No GPU took part: num_gpus counts CPU processes{each} each."
+        device = f"No GPU took part: workers are CPU processes{each} each."
     bad = [
         f"{counts[status]} {status.replace('_', ' ')}"
         for status in ("diverged", "out_of_memory", "failed", "skipped", "not_run")

@@ -129,7 +129,7 @@ class Case:
     def where(self, label: str) -> str:
         """Return the words that name the place."""
         chosen = self.places[0]["label"]
-        return label if label == chosen else f"{label}, the next larger num_gpus after {self.judged} {chosen}"
+        return label if label == chosen else f"{label}, the next larger number of workers after {self.judged} {chosen}"
 
     def larger_batch(self, label: str, enough: Callable[[RowLaw, int, float], bool]) -> str | None:
         """Return `remedies.raise_batch` for a place; None too without a recommended cell to compare the gain with."""

@@ -53,7 +53,7 @@ OF_TIMINGS = frozenset({"shared_node", STARVED, "warm_up_included", "throttled",
 """Flags that concern only a trial's timings."""
 WARMING_UP = "its trials were stopped at their first evaluation, before which they warmed up"
 NO_TIMES = "its trials have recorded no time"
-NO_TIMING_RUN = "no timing run of its num_gpus and batch_size ended well"
+NO_TIMING_RUN = "no timing run of its workers and batch size ended well"
 FLAG_WORDS: Mapping[str, str] = {
     "oversubscribed": "more threads than cores",
     "shared_node": "other work ran on the same node",
@@ -316,7 +316,7 @@ def why_untimed(cell: Cell) -> str:
     if cell.not_lent and not cell.trials:
         return (
             "its trainings ran out of memory with fewer workers, which says nothing about this cell: train it with its "
-            "own num_gpus"
+            "own workers"
         )
     ended = [f"{count} {status.replace('_', ' ')}" for status, count in count_statuses(cell.trials).items() if count]
     return f"no trial of this cell finished ({', '.join(ended)})" if ended else "no trial of this cell was run"

@@ -63,6 +63,10 @@ class StudyMetric:
         """Its name at the head of a column: `test acc`, `test mse`."""
         return "test acc" if self.share else self.title
 
+    def seconds_heading(self, target: float) -> str:
+        """Return the head of a column of seconds to a target: `s to accuracy 0.85`."""
+        return f"s to {self.name} {target:g}"
+
     @property
     def superlative(self) -> str:
         """How the cell of the best value is marked: `most accurate`, `best test mse`."""

@@ -105,7 +105,12 @@ def scaling_part(row: Row, rows: Bases | Sequence[Row]) -> dict[str, Any]:
         }
     base = find_base(row, rows)
     if base is None:
-        return {**NO_SPEEDUP, "scaling": None, "base": None, "why": "no 1-GPU cell with the same other parameters"}
+        return {
+            **NO_SPEEDUP,
+            "scaling": None,
+            "base": None,
+            "why": "no cell of one worker with the same other parameters",
+        }
     kind = scaling_kind(row["params"], base["params"])
     part = {**NO_SPEEDUP, "scaling": kind, "base": base["label"], "why": None}
     for side in (row, base):

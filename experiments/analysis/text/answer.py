@@ -83,29 +83,44 @@ def chosen_lines(recommendation: Figure) -> list[Line]:
             named = best["label"] if cheapest else best["named"]
             lines.append(Line(topic, f"{named}, {value} {measured_when(best)}."))
         return lines
-    missed = recommendation["missed_targets"]
-    also = f" No cell {limit_words(recommendation['max_gpus'])}reached {missed[0]:g}." if missed else ""
-    same = chosen["label"] == fastest["label"]
-    names = [
-        "Recommended",
-        *(["fastest"] if same else []),
-        *(["cheapest"] if chosen["label"] == cheapest["label"] else []),
-    ]
-    named = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    likely = likely_words(chosen, recommendation)
-    if same and cheapest["label"] != chosen["label"]:
-        likely += f", no cheaper cell reaches {share_text(recommendation['confidence'])}"
-    of_which = " of those confirmed" if chosen["undecided"] else ""
-    topic = f"{named}{of_which} to {recommendation['target']:g} {metric.title}"
-    lines = [Line(topic, f"{cell_words(chosen)}; {likely}.{also}")]
-    if not same:
-        lines.append(Line("Fastest", f"{cell_words(fastest)}: {_beside(chosen, fastest)}."))
+    lines = [Line(chosen_topic(recommendation), f"{cell_words(chosen)}; {chosen_likely(recommendation)}.")]
+    if chosen["label"] != fastest["label"]:
+        lines.append(Line("Fastest", f"{cell_words(fastest)}: {beside_chosen(fastest, chosen)}."))
     if cheapest["label"] != chosen["label"]:
         near = likely_words(cheapest, recommendation)
-        lines.append(Line("Cheapest", f"{cell_words(cheapest)}: {_beside(chosen, cheapest)}, {near}."))
-    if settle := recommendation["settle"]:
-        lines[0] = replace(lines[0], text=f"{lines[0].text} {_settle_words(settle, chosen, fastest)}")
+        lines.append(Line("Cheapest", f"{cell_words(cheapest)}: {beside_chosen(cheapest, chosen)}, {near}."))
+    if notes := chosen_notes(recommendation):
+        lines[0] = replace(lines[0], text=" ".join([lines[0].text, *notes]))
     return lines
+
+
+def chosen_topic(recommendation: Figure) -> str:
+    """Return what the recommended cell is: `Recommended and fastest to 0.85 test accuracy`."""
+    chosen = recommendation["recommended"]
+    others = [role for role in ("fastest", "cheapest") if recommendation[role]["label"] == chosen["label"]]
+    names = ["Recommended", *others]
+    named = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    of_which = " of those confirmed" if chosen["undecided"] else ""
+    return f"{named}{of_which} to {recommendation['target']:g} {metric_of(recommendation).title}"
+
+
+def chosen_likely(recommendation: Figure) -> str:
+    """Say how likely the recommended cell is near enough to the fastest, and whether a cheaper one may be."""
+    chosen = recommendation["recommended"]
+    likely = likely_words(chosen, recommendation)
+    if chosen["label"] == recommendation["fastest"]["label"] != recommendation["cheapest"]["label"]:
+        likely += f", no cheaper cell reaches {share_text(recommendation['confidence'])}"
+    return likely
+
+
+def chosen_notes(recommendation: Figure) -> list[str]:
+    """Say which harder target was missed, and what would settle a choice that is in doubt."""
+    missed, settle = recommendation["missed_targets"], recommendation["settle"]
+    limit = limit_words(recommendation["max_gpus"])
+    return [
+        *([f"No cell {limit}reached {missed[0]:g}."] if missed else []),
+        *([_settle_words(settle, recommendation["recommended"], recommendation["fastest"])] if settle else []),
+    ]
 
 
 def likely_words(choice: Figure, recommendation: Figure) -> str:
@@ -120,7 +135,7 @@ def share_text(share: float) -> str:
     return {"100%": "over 99%", "0%": "under 1%"}.get(percent, percent)
 
 
-def _beside(chosen: Figure, other: Figure) -> str:
+def beside_chosen(other: Figure, chosen: Figure) -> str:
     """Say what another cell takes, over what the recommended one takes."""
     time, cost = (other[figure] / chosen[figure] for figure in ("seconds", "worker_seconds"))
     doubt = " (not shown to be less)" if time < 1 and chosen["label"] in other["ties"] else ""
@@ -208,7 +223,7 @@ def beyond_line(summary: Summary) -> Line | None:
     part, recommendation = part_of(summary, "predictions"), summary["recommendation"]
     if "predictions" not in summary or not present(recommendation["fastest"]):
         return None
-    measured = f"{_workers(max(summary['study']['num_gpus']), summary)} measured"
+    measured = f"{plural(max(summary['study']['num_gpus']), 'worker')} measured"
     if not present(part):
         return Line(f"Beyond the {measured}", f"no prediction: {why_of(part)}.")
     broken, best = part.get("breaks_at"), (part.get("best") or {}).get("fastest")
@@ -313,9 +328,4 @@ def _settings(choice: Figure, summary: Summary) -> list[str]:
     """Return the workers, batch, rate and other swept parameters of a choice, as words."""
     others = [f"{short_name(key)} {value_text(choice['params'][key])}" for key in other_parameters(summary)]
     usual = [f"batch {choice['batch_size']}", f"rate {choice['learning_rate']:g}"]
-    return [_workers(choice["num_gpus"], summary), *usual, *others]
-
-
-def _workers(count: int, summary: Summary) -> str:
-    noun = "worker" if summary["study"]["device"] == "cpu" else "GPU"
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return [plural(choice["num_gpus"], "worker"), *usual, *others]

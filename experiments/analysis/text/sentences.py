@@ -97,17 +97,17 @@ def shared_caveats(caveats: Sequence[Sequence[str]]) -> list[str]:
 def book_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
     """Return the table in the book's form: header, and a row of text for each cell.
 
-    Its columns are num_gpus, batch, lr, other swept parameters, epoch s or evaluation s, tokens/s (samples/s if no task
+    Its columns are workers, batch, lr, other swept parameters, epoch s or evaluation s, tokens/s (samples/s if no task
     counts tokens), test acc, speed-up, efficiency, training seconds to the target if one was reached, and notes. On CPU
     the first column says so. A number that comes from flagged timings is marked †.
     """
     cpu = "cpu" in (summary["study"]["device"] or "")
     others, metric = other_parameters(summary), metric_of(summary["study"])
     target = summary["recommendation"]["target"]
-    header = ["num_gpus (CPU)" if cpu else "num_gpus", "batch", "lr", *(short_name(key) for key in others)]
+    header = ["workers (CPU)" if cpu else "workers", "batch", "lr", *(short_name(key) for key in others)]
     *_, (rate, rate_heading) = rates_of(summary).items()
     header += [f"{period_of(summary)} s", rate_heading, metric.heading, "speed-up", "efficiency"]
-    header += [*([] if target is None else [f"s to {target:g}"]), "notes"]
+    header += [*([] if target is None else [metric.seconds_heading(target)]), "notes"]
     flagged = {row["label"] for row in summary["cells"] if row["flags"]}
 
     def marked(text: str, doubtful: bool) -> str:

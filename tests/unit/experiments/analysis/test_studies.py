@@ -39,7 +39,7 @@ def test_a_target_that_most_cells_met_at_the_last_evaluation_names_no_winner_wit
     )
     (line, *_), (header, table) = answer_lines(summary), book_table(summary)
     assert line.startswith("Recommended, fastest and cheapest of those confirmed to 0.8")
-    seconds = header.index("s to 0.8")
+    seconds = header.index("s to accuracy 0.8")
     assert sum(row[seconds] == "met at the last evaluation" for row in table) == 3
 
 

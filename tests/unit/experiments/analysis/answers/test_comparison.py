@@ -61,7 +61,7 @@ def test_below_five_seeds_no_difference_in_metric_or_time_to_target_is_claimed()
     fast, slow = Law(noise=0.01, learning=130), Law(noise=0.01, learning=60)
     for seeds, answers in (("[0, 1, 2, 3]", {"not known"}), (SEEDS, {"less", "more"})):
         found = compare({"a": study(fast, seeds=seeds, more=text), "b": study(slow, seeds=seeds, more=text)})
-        told = [row["measures"][heading][1] for row in found["cells"] for heading in ("test acc", "s to 0.4")]
+        told = [row["measures"][heading][1] for row in found["cells"] for heading in ("test acc", "s to accuracy 0.4")]
         assert {entry["answer"] for entry in told if entry["value"] is not None} == answers
 
 
@@ -189,14 +189,14 @@ def test_times_to_the_targets_in_common():
             "slow": study(law, more=text.format("[0.6, 0.5, 0.7, 0.999]"), seeds=SEEDS, change=slow_down),
         }
     )
-    assert found["measures"][3:] == ["s to 0.5", "s to 0.6", "s to 0.999"]
+    assert found["measures"][3:] == ["s to accuracy 0.5", "s to accuracy 0.6", "s to accuracy 0.999"]
     row = found["cells"][0]["measures"]
-    assert (row["s to 0.6"][1]["answer"], row["s to 0.6"][1]["n"]) == ("more", 5)
-    assert row["s to 0.6"][1]["change"] == pytest.approx(2.0, rel=0.1)
-    assert row["s to 0.999"][1]["answer"] == "not known"
+    assert (row["s to accuracy 0.6"][1]["answer"], row["s to accuracy 0.6"][1]["n"]) == ("more", 5)
+    assert row["s to accuracy 0.6"][1]["change"] == pytest.approx(2.0, rel=0.1)
+    assert row["s to accuracy 0.999"][1]["answer"] == "not known"
     header, rows = comparison_table(found)
-    assert rows[1][header.index("s to 0.6")].endswith("×)")
-    assert "slow: s to 0.5: 4 more" in comparison_lines(found)
+    assert rows[1][header.index("s to accuracy 0.6")].endswith("×)")
+    assert "slow: s to accuracy 0.5: 4 more" in comparison_lines(found)
 
 
 def test_seeds_that_missed_reach_to_infinity():

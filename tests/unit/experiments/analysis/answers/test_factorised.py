@@ -151,7 +151,7 @@ def test_without_a_timing_run_an_inferred_cell_has_no_time(study):
     inferred = [row for row in rows if row["kind"] == "factorised"]
     assert inferred
     for row in inferred:
-        assert row["epoch_seconds"] == {"value": None, "why": "no timing run of its num_gpus and batch_size ended well"}
+        assert row["epoch_seconds"] == {"value": None, "why": "no timing run of its workers and batch size ended well"}
         assert row["step_seconds"]["value"] is None
         assert row["test_accuracy"]["n"] == 3, "that is known all the same"
         times = [each for each in summary["time_to_target"] if each["label"] == row["label"]]

@@ -134,7 +134,7 @@ def test_nothing_was_run():
 def test_one_trial():
     summary = summary_of("name: x")
     check(summary)
-    assert summary["scaling"]["why"] == "the study has one num_gpus only"
+    assert summary["scaling"]["why"] == "the study has one number of workers only"
 
 
 def test_failed_trials_do_not_move_the_figures():
@@ -180,9 +180,9 @@ def test_what_training_picked_by_itself_is_kept_a_cell_each_value_once():
 
 
 def test_every_table_says_when_workers_are_cpu_processes():
-    assert book_table(summary_of(TEXT))[0][0] == "num_gpus (CPU)"
+    assert book_table(summary_of(TEXT))[0][0] == "workers (CPU)"
     assert any("CPU processes with 1 thread" in line for line in answer_lines(summary_of(TEXT)))
-    assert book_table(summary_of(TEXT, device="cuda"))[0][0] == "num_gpus"
+    assert book_table(summary_of(TEXT, device="cuda"))[0][0] == "workers"
     assert not any("CPU" in line for line in answer_lines(summary_of(TEXT, device="cuda")))
 
 
@@ -193,7 +193,7 @@ def test_the_books_table():
     )
     law = Law(samples=512, data=0, fixed=0, per_example=0.001, sync=0, optimizer=0)
     header, rows = book_table(summary_of(text, law, device="cuda"))
-    assert header == ["num_gpus", "batch", "lr", "epoch s", "samples/s", "test acc", "speed-up", "efficiency", "notes"]
+    assert header == ["workers", "batch", "lr", "epoch s", "samples/s", "test acc", "speed-up", "efficiency", "notes"]
     # one GPU: 2 steps of 256 examples at 1 ms; two: 1 step of 256 examples each
     assert rows[0][:5] + rows[0][6:] == ["1", "256", "0.2", "0.512", "1,000", "1.00", "1.00", ""]
     neither = "neither strong nor weak scaling"

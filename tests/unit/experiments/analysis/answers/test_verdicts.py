@@ -367,7 +367,8 @@ def test_nothing_is_compared_with_starved_timings():
 def test_the_next_larger_size_explains_why_one_worker_is_recommended():
     (verdict,) = summary_of(TEXT, Law(**{**GOOD, "sync": 0.02}))["verdicts"]
     assert verdict["cells"] == ["workers=2 batch=32"]
-    assert "(workers=2 batch=32, the next larger num_gpus after the recommended workers=1 batch=32;" in verdict["words"]
+    place = "(workers=2 batch=32, the next larger number of workers after the recommended workers=1 batch=32;"
+    assert place in verdict["words"]
 
 
 def test_a_place_that_is_not_recommended_is_no_cause():
@@ -391,7 +392,7 @@ def test_where_no_cell_is_recommended_the_most_accurate_is_judged_and_no_gain_ov
         ("workers=4 batch=64", "(workers=4 batch=64;"),
         (
             "workers=1 batch=64",
-            "(workers=2 batch=64, the next larger num_gpus after the most accurate cell, workers=1 batch=64;",
+            "(workers=2 batch=64, the next larger number of workers after the most accurate cell, workers=1 batch=64;",
         ),
     ):
         best = choosing(rows, label)["recommended"]

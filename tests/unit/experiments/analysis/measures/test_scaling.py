@@ -59,7 +59,7 @@ def test_without_a_timed_base_there_is_a_why():
     strong = scaling_part(row(2, 256), [row(1, 256, seconds=None), row(1, 128)])
     assert (strong["speedup"], strong["efficiency"]) == (None, None)
     assert "no trial finished" in strong["why"]
-    assert "no 1-GPU cell" in scaling_part(row(2, 256), [row(2, 256)])["why"]
+    assert "no cell of one worker" in scaling_part(row(2, 256), [row(2, 256)])["why"]
     assert scaling_part(row(1, 256, seconds=None), [])["speedup"] is None
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.text import Text
 
-from scalestudy.experiments.plan.plan import short_name
+from scalestudy.experiments.plan.plan import label, short_name
 from scalestudy.experiments.spec.sweep_section import ITEMS
 from scalestudy.orchestration.base.errors import ExitCode, first_line
 from scalestudy.orchestration.commands.bench_result import EXPERIMENT
@@ -116,8 +116,8 @@ def result(console: Console, done: StudyResult) -> None:
         if done.wall_seconds is not None:
             console.print(Text(f"This command took {seconds_text(done.wall_seconds)} from its start to its end."))
     places = {"study": done.address, "report": done.report, "MLflow": done.tracking_uri}
-    for label, place in ((label, place) for label, place in places.items() if place):
-        console.print(Text(f"{label + ':':<8}{place}"), soft_wrap=True)
+    for name, place in ((name, place) for name, place in places.items() if place):
+        console.print(Text(f"{name + ':':<8}{place}"), soft_wrap=True)
     for line in closing_lines(done):
         console.print(Text(line, style="yellow"), soft_wrap=True)
 
@@ -221,7 +221,7 @@ def variants(console: Console, found: Sequence[Variant]) -> None:
         if number:
             console.print()
         if variant.params:
-            console.print(Text(" ".join(f"{short_name(key)}={value}" for key, value in variant.params.items())))
+            console.print(Text(label(variant.params)))
         header = ["name", "shape", "count", "mean", "std", "shared with"]
         rows = []
         for row in variant.inspection.parameters:

@@ -1,9 +1,9 @@
 """What `mkdocs build` does beyond MkDocs: pages from outside docs/, and links that hold on GitHub and on the site.
 
 In the repository a page links to what lies beside it: `../infra/ray/README.md`, `../training/loop/train.py`. The site
-has docs/ at its root. So README.md is added as its first page, CONTRIBUTING.md and the pages of infra/ under their own
-paths, every other file that some page links to becomes a page that shows it, under `source/`, and links are turned
-round as pages are read.
+has docs/ at its root. So README.md is added as its first page, CONTRIBUTING.md and the pages of infra/ and skills/
+under their own paths, every other file that some page links to becomes a page that shows it, under `source/`, and links
+are turned round as pages are read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).parents[2]
-OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "infra/**/*.md")
+OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "infra/**/*.md", "skills/**/*.md")
 """Pages of the repository that the site has too, those of them that are there."""
 FIRST = ("README.md", "index.md")
 """The page that opens the repository opens the site, too: its path here and there."""

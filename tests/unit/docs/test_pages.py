@@ -14,12 +14,15 @@ import typer
 from scalestudy.experiments.spec.reading import parse_study
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.sweep_section import sweep_keys
+from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.orchestration.commands.cli import app
 from scalestudy.training.section import Section
 from tests.support.pages import blocks, inline_code, page_names, page_text, shell_commands
 from tests.support.project_files import REPOSITORY, project_files
+from tests.support.synthetic_studies import TINY, summary_of
 
 PAGES = page_names()
+SKILL = "skills/scalestudy/SKILL.md"
 BESIDE = {
     "name": "my-study",
     "sweep": "{num_gpus: [1, 2], batch_size: [64, 128], learning_rate: [0.1, 0.2]}",
@@ -135,6 +138,27 @@ def test_files_targets_keys_and_commands_in_prose_exist(page: str) -> None:
     paths = [word for word in [*spans, *(word for words in block_words for word in words)] if OURS.fullmatch(word)]
     assert not [path for path in paths if not MADE_BY_THE_READER.fullmatch(path) and not (REPOSITORY / path).exists()]
     check_spans(spans)
+
+
+@pytest.mark.parametrize("page", ["docs/running.md", SKILL])
+def test_every_exit_status_has_its_row(page: str) -> None:
+    (rows,) = re.findall(r"^\| status \|.*\n\|[-|]+\n((?:\|.*\n)+)", page_text(page), re.MULTILINE)
+    statuses = [int(status) for row in rows.splitlines() for status in row.split("|")[1].split(",")]
+    assert statuses == [int(code) for code in ExitCode]
+
+
+def test_the_skill_is_short_and_its_commands_and_keys_exist() -> None:
+    text = page_text(SKILL)
+    assert len(text.splitlines()) <= 120
+    _, head, body = text.split("---\n", 2)
+    assert re.fullmatch(r"name: scalestudy\ndescription: .{50,1000}\n", head)
+    for span in inline_code(body):
+        for words in ours(shell_commands(span)) if span.startswith("scalestudy ") else ():
+            parse(words)
+    (listed,) = re.findall(r"`summary\.json` \(every number of it: ([^)]*)\)", body)
+    assert set(re.findall(r"`(\w+)`", listed)) <= summary_of(TINY).keys()
+    (chosen,) = re.findall(r"^- `recommend --json`: .*?, each with (.*?);", body, re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", chosen)) <= summary_of(TINY)["recommendation"]["recommended"].keys()
 
 
 # --- can it fail? ---------------------------------------------------------------------------------------------------

@@ -225,6 +225,27 @@ def test_above_the_hardest_target_that_a_cell_reached_the_page_says_so(browser, 
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
+def test_no_column_is_cut_off_by_a_metric_with_a_long_name(browser, tmp_path: Path):
+    """At 1,300 pixels each table is as wide as its place; on a telephone's screen the page itself does not scroll."""
+    text = (
+        "name: x\nworkload: {metric: 'my:bits_per_byte_of_text', metric_mode: min}\ntrain: {epochs: 4}\n"
+        "targets: {accuracy: [0.4]}\nsweep: {batch_size: [32], learning_rate: [0.1, 0.2], "
+        "train.schedule: [constant, {name: cosine, args: {floor: 0.1}}]}"
+    )
+    folder = folder_of(tmp_path / "long-1", text, Law(noise=0.05, learning=60))
+    write_report(folder, 99.0)
+    for width in (1300, 420):
+        size = {"width": width, "height": 1400, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        browser.get(folder.report_file.as_uri())
+        assert browser.execute_script("return document.documentElement.scrollWidth") == width
+        if width == 1300:
+            opened = "document.querySelectorAll('details').forEach((each) => (each.open = true));"
+            wide = "[...document.querySelectorAll('.scroll')].filter((each) => each.scrollWidth > each.clientWidth)"
+            assert browser.execute_script(f"{opened} return {wide}.map((each) => each.ariaLabel)") == []
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_cells_and_figures_can_be_taken_along(page, downloads):
     page.find_element(By.ID, "csv").click()
     page.find_element(By.CSS_SELECTOR, "#explore-pareto .png").click()

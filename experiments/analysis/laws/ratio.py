@@ -8,9 +8,8 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
-
 from scalestudy.experiments.analysis.laws.least_squares import LEVEL, Estimate
+from scipy import special
 
 LEAST_PAIRS = 2
 NEXT_TO_ZERO = 1e-15

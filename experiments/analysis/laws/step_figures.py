@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-
 from scalestudy.experiments.analysis.laws.least_squares import (
     ENDS_AND_MEDIAN,
     NEGLIGIBLE,
@@ -12,6 +11,7 @@ from scalestudy.experiments.analysis.laws.least_squares import (
     Estimate,
     unknown,
 )
+
 from scalestudy.experiments.analysis.laws.step_seconds import StepSeconds
 from scalestudy.experiments.analysis.laws.step_terms import COEFFICIENTS, COMPUTE, OVERLAPS, Place, Vector, counts_of
 

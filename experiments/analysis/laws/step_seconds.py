@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from scalestudy.experiments.analysis.laws.least_squares import LEAST_NOISE, MISFIT_LEVEL
 from scipy import special
 
-from scalestudy.experiments.analysis.laws.least_squares import LEAST_NOISE, MISFIT_LEVEL
 from scalestudy.experiments.analysis.laws.nearest_step_law import Timings
 from scalestudy.experiments.analysis.laws.outliers import ENOUGH_REPEATS, clipped, clipped_repeats, without_outliers
 from scalestudy.experiments.analysis.laws.shrinkage import Deviations, LinearLaw, Places, Shrunk, shrink

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from scalestudy.experiments.analysis.laws.least_squares import NoLawError
 
 from docs.examples.custom_data import load, smoothed, top_two
 from docs.examples.custom_model import Centre, Dense, build, orthogonal
@@ -14,7 +15,6 @@ from docs.examples.my_law import fit_epoch_law, of_summary
 from docs.examples.my_search import BesideTheBest
 from docs.examples.my_verdict import slow_optimizer
 from scalestudy.experiments.analysis.answers.verdicts import Case
-from scalestudy.experiments.analysis.laws.least_squares import NoLawError
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.orchestration.sweep.search import TrialSource
 from scalestudy.training.config import ScheduleConfig

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scalestudy.experiments.analysis.laws.least_squares import Estimate
 
 from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.laws.batch_size import LEAST_SIZES, REGIME_LIMIT, BatchLaw
+from scalestudy.experiments.analysis.laws.estimate import Estimate
 from scalestudy.experiments.analysis.laws.ratio import ratio_of_means
 from scalestudy.experiments.analysis.measures.cells import Combination, combinations
 from scalestudy.experiments.analysis.measures.intervals import holding, over_seeds

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scalestudy.experiments.analysis.laws.least_squares import ENDS, Estimate
 
 from scalestudy.experiments.analysis.laws.batch_size import BatchLaw
+from scalestudy.experiments.analysis.laws.estimate import ENDS, Estimate
 from scalestudy.experiments.analysis.laws.shrinkage import Vector
 from scalestudy.experiments.analysis.laws.step_seconds import StepSeconds, step_seconds
 from scalestudy.experiments.analysis.laws.steps_to_target import DRAWS, Arrivals, StepsToTarget, steps_to_target

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scalestudy.experiments.analysis.laws.least_squares import ENDS
 
 from scalestudy.experiments.analysis.answers.posterior import (
     Learnt,
@@ -22,6 +21,7 @@ from scalestudy.experiments.analysis.answers.posterior import (
 )
 from scalestudy.experiments.analysis.answers.target_times import Option, TargetTimes
 from scalestudy.experiments.analysis.answers.throughput import part_of_combination
+from scalestudy.experiments.analysis.laws.estimate import ENDS
 from scalestudy.experiments.analysis.laws.shrinkage import Vector
 from scalestudy.experiments.analysis.laws.step_figures import MEASURE
 from scalestudy.experiments.analysis.measures.cells import combination_of

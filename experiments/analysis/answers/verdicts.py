@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scalestudy.experiments.analysis.laws.least_squares import ENDS_AND_MEDIAN
 
 from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.remedies import RowLaw, Steps, raise_batch
+from scalestudy.experiments.analysis.laws.estimate import ENDS_AND_MEDIAN
 from scalestudy.experiments.analysis.measures.cells import combination_of, key_of
 from scalestudy.experiments.analysis.measures.intervals import Scatter
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, present

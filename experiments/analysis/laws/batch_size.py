@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from scalestudy.experiments.analysis.laws.least_squares import ENDS, ENDS_AND_MEDIAN, WIDEST_RATIO, Estimate
 
+from scalestudy.experiments.analysis.laws.estimate import ENDS, ENDS_AND_MEDIAN, WIDEST_RATIO, Estimate
 from scalestudy.experiments.analysis.laws.shrinkage import Vector
 from scalestudy.experiments.analysis.laws.steps_to_target import BEFOREHAND, RULE, StepsToTarget
 

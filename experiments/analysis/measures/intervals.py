@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from scalestudy.experiments.analysis.laws.least_squares import LEVEL
 from scipy import special  # `scipy.stats` has the same quantiles, and takes half a second to import
 
+from scalestudy.experiments.analysis.laws.estimate import LEVEL
 from scalestudy.experiments.analysis.measures.parts import finite, missing, positive
 
 ENOUGH_SEEDS = 5

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scalestudy.experiments.analysis.laws.least_squares import ENDS
 from scipy import special
 
 from scalestudy.experiments.analysis.laws.batch_size import BatchLaw, regime_of, steps_of_law
+from scalestudy.experiments.analysis.laws.estimate import ENDS
 from scalestudy.experiments.analysis.laws.steps_to_target import steps_to_target
 from tests.support.arrivals import arrived
 

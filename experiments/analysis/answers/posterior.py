@@ -39,6 +39,10 @@ HALF = 0.5
 NO_SECONDS = 1e-300
 
 
+Column = tuple[Vector, int, float]
+"""Draws (k, p) that are kept elsewhere, which of them it is, and what is added to it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Times:
     """Logarithms of seconds to a target."""
@@ -46,7 +50,7 @@ class Times:
     labels: tuple[str, ...]  # of the cells that have an estimate
     mean: Vector  # (c,)
     draws: Vector  # (k, c), of all of them together
-    learnt: Vector  # (k, c), the part of the draws that steps to the target cause, without the seconds of a step
+    learnt: tuple[Column, ...]  # the part of the draws that steps to the target cause, without the seconds of a step
     of_training: Vector  # (c,), standard deviation of the steps of one training about its cell's
     of_run: Vector  # (c,), the same of the seconds of a step in one run
 
@@ -60,10 +64,14 @@ class Times:
             labels=tuple(labels),
             mean=self.mean[places],
             draws=self.draws[:, places],
-            learnt=self.learnt[:, places],
+            learnt=tuple(self.learnt[place] for place in places),
             of_training=self.of_training[places],
             of_run=self.of_run[places],
         )
+
+    def learnt_of(self, places: Sequence[int]) -> Vector:
+        """Return this part of some cells (k, places)."""
+        return np.stack([draws[:, place] + more for draws, place, more in map(self.learnt.__getitem__, places)], axis=1)
 
     @classmethod
     def joined(cls, parts: Sequence["Times"]) -> "Times":
@@ -74,7 +82,7 @@ class Times:
             labels=tuple(label for part in parts for label in part.labels),
             mean=np.concatenate([np.empty(0), *(part.mean for part in parts)]),
             draws=np.hstack([np.empty((DRAWS, 0)), *(part.draws for part in parts)]),
-            learnt=np.hstack([np.empty((DRAWS, 0)), *(part.learnt for part in parts)]),
+            learnt=tuple(column for part in parts for column in part.learnt),
             of_training=np.concatenate([np.empty(0), *(part.of_training for part in parts)]),
             of_run=np.concatenate([np.empty(0), *(part.of_run for part in parts)]),
         )
@@ -435,15 +443,16 @@ def times_of(cells: Sequence[Cell], steps: Learnt, seconds: Timed) -> Times:
     learnt, timed = (np.array([part.place(cell) for cell in known], dtype=np.int64) for part in (steps, seconds))
     later = np.array([steps.later(cell) for cell in known])
     warm_up = np.log(np.maximum([seconds.warm_up(cell) for cell in known], NO_SECONDS))
-    learnt_draws = steps.found.draws[:, learnt]
-    learnt_draws += later
     draws = seconds.found.draws[:, timed]
-    draws += learnt_draws
+    draws += steps.found.draws[:, learnt]
+    draws += later
     return Times(
         labels=tuple(cell.label for cell in known),
         mean=np.logaddexp(steps.found.mean[learnt] + later + seconds.found.mean[timed], warm_up),
         draws=np.logaddexp(draws, warm_up, out=draws),
-        learnt=learnt_draws,
+        learnt=tuple(
+            (steps.found.draws, place, more) for place, more in zip(learnt.tolist(), later.tolist(), strict=True)
+        ),
         of_training=np.full(len(known), steps.found.scatter),
         of_run=np.full(len(known), np.median(seconds.found.noise)),
     )

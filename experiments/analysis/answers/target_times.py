@@ -193,7 +193,7 @@ class Compared:
         least = np.bincount(self.times.draws[:, self._apart].argmin(axis=1)) / len(self.times.draws)
         fast = [self._apart[index] for index in np.flatnonzero(least >= SELDOM).tolist()]
         columns = [*two, *(place for place in fast if place not in two)]
-        draws, learnt = self.times.draws[:, columns], self.times.learnt[:, two]
+        draws, learnt = self.times.draws[:, columns], self.times.learnt_of(two)
         seen, noise = learnt, self.times.of_training[two]
         if not steps_alone:
             seen = np.hstack([learnt, draws[:, :2] - learnt])

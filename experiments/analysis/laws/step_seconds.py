@@ -19,6 +19,7 @@ import numpy as np
 from scipy import special
 
 from scalestudy.experiments.analysis.laws.nearest_step_law import Timings
+from scalestudy.experiments.analysis.laws.one_thread import on_one_thread
 from scalestudy.experiments.analysis.laws.outliers import ENOUGH_REPEATS, clipped, clipped_repeats, without_outliers
 from scalestudy.experiments.analysis.laws.shrinkage import Deviations, LinearLaw, Places, Shrunk, shrink
 from scalestudy.experiments.analysis.laws.step_terms import (
@@ -115,6 +116,7 @@ class StepSeconds:
         return self.timings.held_out_errors(self.likeliest, self.likeliest_gamma)
 
 
+@on_one_thread
 def step_seconds(places: Sequence[Place], *, apart: Sequence[bool] = (), chance: int = 0) -> StepSeconds:
     """Draw the seconds of a step.
 

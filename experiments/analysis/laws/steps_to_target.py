@@ -21,6 +21,7 @@ from functools import cached_property
 import numpy as np
 from scipy import linalg, optimize, special
 
+from scalestudy.experiments.analysis.laws.one_thread import on_one_thread
 from scalestudy.experiments.analysis.laws.shrinkage import (
     Deviations,
     LinearLaw,
@@ -163,6 +164,7 @@ class StepsToTarget:
     worth: float  # how many equally weighted draws the draws are worth
 
 
+@on_one_thread
 def steps_to_target(
     places: Vector, arrivals: Arrivals, generator: np.random.Generator, *, count: int = DRAWS
 ) -> StepsToTarget:

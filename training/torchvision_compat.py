@@ -3,7 +3,8 @@
 PyPI's torchvision beside a CPU-only torch can't load its library. Its import then fails as it registers meta kernels
 for operators that nobody has defined: `operator torchvision::nms does not exist` (and `qnms`). If the two schemas are
 declared first, data sets, models and transforms work; calls of the operators still fail. Rejected: to catch the error
-after the import, because half-imported modules stay in sys.modules.
+after the import, because half-imported modules stay in sys.modules. In programs of a user's own
+`infra/venv/scalestudy_torchvision.py` does it.
 """
 
 from __future__ import annotations

@@ -16,10 +16,8 @@ from types import ModuleType
 
 import torch
 
-_SCHEMAS = (
-    ("torchvision::nms", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"),
-    ("torchvision::qnms", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"),
-)
+_MISSING = ("nms", "qnms")
+_SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"  # of both
 
 
 @functools.cache
@@ -28,8 +26,9 @@ def define_missing_operators() -> None:
     specification = importlib.util.find_spec("torchvision")
     if specification is None or specification.origin is None or _library_loads(Path(specification.origin).parent):
         return
-    for name, schema in _SCHEMAS:
-        torch.library.define(name, schema)
+    for name in _MISSING:
+        if not hasattr(torch.ops.torchvision, name):  # the search above may have come here through a finder
+            torch.library.define(f"torchvision::{name}", _SCHEMA)
 
 
 def import_torchvision() -> ModuleType:

@@ -59,6 +59,14 @@ def test_a_program_may_import_torchvision_first(run: Run) -> None:
 
 
 @pytest.mark.slow
+def test_a_study_may_declare_them_first(run: Run) -> None:
+    """It looks for torchvision, and meets the finder."""
+    code = "import scalestudy.training.data.readers, torchvision; print(torchvision.ops.nms.__name__)"
+    done = run(code, TORCH, SCALESTUDY)
+    assert (done.returncode, done.stdout) == (0, "nms\n"), done.stderr
+
+
+@pytest.mark.slow
 def test_a_package_may_import_torchvision(run: Run, tmp_path: Path) -> None:
     """As torchmetrics does, which lightning imports."""
     (tmp_path / "metrics").mkdir()

@@ -15,7 +15,8 @@ from functools import cached_property
 
 import numpy as np
 
-from scalestudy.experiments.analysis.laws.least_squares import ENDS, Estimate
+from scalestudy.experiments.analysis.laws.batch_size import BatchLaw
+from scalestudy.experiments.analysis.laws.estimate import ENDS, Estimate
 from scalestudy.experiments.analysis.laws.shrinkage import Vector
 from scalestudy.experiments.analysis.laws.step_seconds import StepSeconds, step_seconds
 from scalestudy.experiments.analysis.laws.steps_to_target import DRAWS, Arrivals, StepsToTarget, steps_to_target
@@ -162,6 +163,10 @@ class Learnt:
         low, high = np.exp(np.quantile(self.found.draws[:, place], ENDS) + later).tolist()
         return Estimate(value=math.exp(self.found.mean[place] + later), low=low, high=high)
 
+    def law(self, num_gpus: int) -> BatchLaw:
+        """Return the law of batch sizes, each at its best rate, with so many workers."""
+        return BatchLaw.of(self.found, 1 if self.pooled else num_gpus)
+
     def later(self, cell: Cell) -> float:
         """Return by how much the median of a cell's seeds lies above the median of those that can reach the target."""
         return self._later(self._able(cell))
@@ -272,10 +277,12 @@ class Timed:
         return self.steps.sizes[self.place(cell)].warm_up
 
     def warm_up_beside(self, num_gpus: int, batch_size: int) -> float:
-        """Return the warm-up of a batch size with the number of workers that is nearest, 0 if it was not timed."""
-        alike = [size for size in self.steps.sizes if size.batch_size == batch_size]
-        nearest = min(alike, key=lambda size: abs(math.log(size.num_gpus / num_gpus)), default=None)
-        return nearest.warm_up if nearest is not None else 0.0
+        """Return the warm-up of the nearest batch size that was timed, with the nearest number of workers."""
+        nearest = min(
+            self.steps.sizes,
+            key=lambda size: (abs(math.log(size.batch_size / batch_size)), abs(math.log(size.num_gpus / num_gpus))),
+        )
+        return nearest.warm_up
 
     @cached_property
     def data_seconds(self) -> float:
@@ -412,7 +419,12 @@ def draws_untried(
 ) -> Vector:
     """Draw the logarithm of the same (k,)."""
     draws = steps.draws_beside(batch_size, rate, num_gpus)
-    draws += seconds.draws(num_gpus, batch_size, across_nodes=across_nodes)
+    return draws_of_steps(draws, seconds, batch_size, num_gpus, across_nodes=across_nodes)
+
+
+def draws_of_steps(steps: Vector, seconds: Timed, batch_size: int, num_gpus: int, *, across_nodes: bool) -> Vector:
+    """Draw the logarithm of the seconds that steps take, warm-up included (k,). steps: draws of their logarithm."""
+    draws = steps + seconds.draws(num_gpus, batch_size, across_nodes=across_nodes)
     warm_up = max(seconds.warm_up_beside(num_gpus, batch_size), NO_SECONDS)
     return np.asarray(np.logaddexp(draws, math.log(warm_up)))
 

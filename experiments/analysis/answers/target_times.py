@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from scalestudy.experiments.analysis.answers.posterior import Posterior, Times
-from scalestudy.experiments.analysis.laws.least_squares import ENDS, LEVEL
+from scalestudy.experiments.analysis.laws.estimate import ENDS, LEVEL
 from scalestudy.experiments.analysis.laws.shrinkage import Vector
 from scalestudy.experiments.analysis.measures.cells import combination_of, key_of
 from scalestudy.experiments.analysis.measures.targets import cost_of, target_row

@@ -158,6 +158,7 @@ class StepsToTarget:
     constants: Vector  # (k, t), in the order of BEFOREHAND, about the middle of the places
     mean: Vector  # (c,), log S of the places
     draws: Vector  # (k, c)
+    spread: Vector  # (k,), standard deviation of a cell about the law
     scatter: float  # standard deviation of a training about its cell, with its seed's effect
     worth: float  # how many equally weighted draws the draws are worth
 
@@ -289,6 +290,7 @@ def _drawn(
     found, points = found[chosen], points[chosen]
     apart, first = parts[0].apart, 0
     draws, made, mean = np.empty((count, len(octaves))), np.empty((count, len(law.usual))), np.zeros(len(octaves))
+    spread = np.empty(count)
     linear = parts[0].linear[:, :apart]
     for index in np.unique(points).tolist():
         point, places = target.points[index], np.flatnonzero(points == index)
@@ -306,7 +308,7 @@ def _drawn(
         own = (sums - both @ rows.T) / point.precision
         own += chance.standard_normal(own.shape) / np.sqrt(point.precision)
         draws[part] = values + both @ linear.T + own
-        made[part] = constants
+        made[part], spread[part] = constants, point.spread
         made[part, law.free[: law.exact]] += both[:, apart - law.exact :]
         first += len(places)
     mixed = generator.permutation(count)
@@ -315,6 +317,7 @@ def _drawn(
         constants=made[mixed],
         mean=mean,
         draws=draws[mixed],
+        spread=spread[mixed],
         scatter=float(np.average([part.scatter for part in parts], weights=_shares(parts))),
         worth=worth,
     )

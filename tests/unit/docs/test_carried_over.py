@@ -7,11 +7,17 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.optim.lr_scheduler import StepLR
+from torch.utils.data import DataLoader, TensorDataset
 
-from docs.examples import perceptron, small_gpt
+from docs.examples import conv_net, perceptron, small_gpt
+from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.config import OptimizerConfig, ScheduleConfig, TrainConfig
 from scalestudy.training.data.builtin import load_digits
 from scalestudy.training.loop.train import train
+from tests.support.pages import blocks, page_text
+from tests.support.synthetic_studies import spec_of
 from tests.support.training.helpers import ALONE, make_config
 
 SEEDS = range(5)
@@ -114,3 +120,41 @@ def test_a_perceptron_with_dropout() -> None:
         optimizer=OptimizerConfig(name="sgd", momentum=0.9),
     )
     same_as_by_hand(config, perceptron_by_hand, (0.002, 0.05))
+
+
+CHANNELS, HIDDEN, SIZE = (4, 8), 32, 14
+
+
+def conv_net_by_hand(rate: float, seed: int) -> float:
+    """Adadelta and StepLR, each batch of 64 from a DataLoader. Returns the accuracy."""
+    torch.manual_seed(seed)
+    splits = load_digits(None, image_size=SIZE)
+    model = conv_net.ConvNet(10, 1, CHANNELS, HIDDEN, size=SIZE)
+    train_set = TensorDataset(splits.train_inputs, splits.train_targets)
+    optimizer = torch.optim.Adadelta(model.parameters(), lr=rate)
+    scheduler = StepLR(optimizer, step_size=1, gamma=0.7)
+    for _ in range(EPOCHS):
+        for inputs, targets in DataLoader(train_set, batch_size=64, shuffle=True):
+            optimizer.zero_grad()
+            loss = F.nll_loss(F.log_softmax(model(inputs), dim=1), targets)
+            loss.backward()
+            optimizer.step()
+        scheduler.step()
+    model.eval()
+    with torch.no_grad():
+        return (model(splits.test_inputs).argmax(dim=1) == splits.test_targets).float().mean().item()
+
+
+@pytest.mark.slow
+def test_a_convolutional_network_as_its_page_has_it() -> None:
+    """The page's study, on a smaller network, the digits and fewer epochs."""
+    (text,) = [block.text for block in blocks(page_text("docs/coming-from.md"), "yaml") if "name: mnist" in block.text]
+    config = train_config(make_plan(spec_of(text)).trials[0], None).replace(
+        model="docs.examples.conv_net:ConvNet",
+        model_args={"channels": CHANNELS, "hidden": HIDDEN, "size": SIZE},
+        data="digits",
+        data_args={"image_size": SIZE},
+        epochs=EPOCHS,
+    )
+    assert config.batch_size == 64
+    same_as_by_hand(config, conv_net_by_hand, (0.2, 1.0))

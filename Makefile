@@ -30,6 +30,7 @@ UNIT := tests/unit tests/test_architecture.py tests/test_release.py tests/test_s
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest  # small matrices: threads would only wait for each other
 PROCESSES := $(shell echo $$(( $$(nproc) + 1 )))  # one more than cores: some tests wait
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) -c constraints.txt
+PACKAGES = "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .PHONY: install demo check test test-unit test-ray test-long test-system lint dist docs bench bench-peers chaos gpu clean
@@ -84,9 +85,11 @@ chaos: $(VENV)/tools
 gpu:  # without .venv: the clone itself is the package
 	PYTHONPATH="$(CURDIR)" $(PYTHON) -m tests.gpu $(if $(DATA),--data "$(DATA)") $(if $(PART),--part "$(PART)") $(if $(OUT),--out "$(OUT)")
 
-$(VENV)/installed: pyproject.toml constraints.txt
+$(VENV)/installed: pyproject.toml constraints.txt infra/venv/scalestudy_torchvision.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) -e .
+	cp infra/venv/scalestudy_torchvision.py $(PACKAGES)
+	echo "import scalestudy_torchvision" > $(PACKAGES)/scalestudy_torchvision.pth
 	touch $@
 
 $(VENV)/tools: $(VENV)/installed

@@ -15,7 +15,18 @@ from tests.support.project_files import project_files
 
 PACKAGES = ("orchestration", "training", "experiments")
 TORCH = {"torch", "torchvision", "numpy"}
-ANALYSIS = {"numpy", "scipy", "pandas", "pydantic", "pydantic_core", "yaml", "matplotlib", "jinja2", "markupsafe"}
+ANALYSIS = {
+    "numpy",
+    "scipy",
+    "threadpoolctl",
+    "pandas",
+    "pydantic",
+    "pydantic_core",
+    "yaml",
+    "matplotlib",
+    "jinja2",
+    "markupsafe",
+}
 LIBRARIES = {
     "scalestudy": {"importlib"},
     "training": {*TORCH, "pydantic", "pydantic_core", "pynvml"},

@@ -3,7 +3,8 @@
 PyPI's torchvision beside a CPU-only torch can't load its library. Its import then fails as it registers meta kernels
 for operators that nobody has defined: `operator torchvision::nms does not exist` (and `qnms`). If the two schemas are
 declared first, data sets, models and transforms work; calls of the operators still fail. Rejected: to catch the error
-after the import, because half-imported modules stay in sys.modules.
+after the import, because half-imported modules stay in sys.modules. In programs of a user's own
+`infra/venv/scalestudy_torchvision.py` does it.
 """
 
 from __future__ import annotations
@@ -15,10 +16,8 @@ from types import ModuleType
 
 import torch
 
-_SCHEMAS = (
-    ("torchvision::nms", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"),
-    ("torchvision::qnms", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"),
-)
+_MISSING = ("nms", "qnms")
+_SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"  # of both
 
 
 @functools.cache
@@ -27,8 +26,9 @@ def define_missing_operators() -> None:
     specification = importlib.util.find_spec("torchvision")
     if specification is None or specification.origin is None or _library_loads(Path(specification.origin).parent):
         return
-    for name, schema in _SCHEMAS:
-        torch.library.define(name, schema)
+    for name in _MISSING:
+        if not hasattr(torch.ops.torchvision, name):  # the search above may have come here through a finder
+            torch.library.define(f"torchvision::{name}", _SCHEMA)
 
 
 def import_torchvision() -> ModuleType:

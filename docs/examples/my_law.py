@@ -8,22 +8,19 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from scipy.optimize import nnls
 
-from scalestudy.experiments.analysis.laws.least_squares import Fit, NoLawError, Parameter, fit
 from scalestudy.experiments.plan.plan import label
 
 
-def fit_epoch_law(workers: list[int], seconds: list[float]) -> Fit:
-    """The law through the seconds of an epoch, one figure for each number of workers. Raises NoLawError."""
+def fit_epoch_law(workers: list[int], seconds: list[float]) -> tuple[float, float]:
+    """Fixed and divided seconds, from the seconds of an epoch for each number of workers: least relative squares."""
     if len(set(workers)) < 2:
-        raise NoLawError(f"one number of workers ({workers[0]}) determines no law; time two or more")
-    most = max(seconds)
-    parameters = (
-        Parameter(name="fixed", low=0.0, high=2 * most, starts=(0.1 * most, 0.5 * most)),
-        Parameter(name="divided", low=0.0, high=2 * most * max(workers), starts=(most, 0.5 * most)),
-    )
-    count = np.array(workers, dtype=float)
-    return fit(lambda values: values[0] + values[1] / count, seconds, parameters)
+        raise ValueError(f"one number of workers ({workers[0]}) determines no law; time two or more")
+    times = np.array(seconds)
+    parts = np.stack([np.ones(len(times)), 1 / np.array(workers)], axis=1)
+    fixed, divided = nnls(parts / times[:, None], np.ones(len(times)))[0].tolist()
+    return fixed, divided
 
 
 def of_summary(summary: dict) -> list[str]:
@@ -38,14 +35,10 @@ def of_summary(summary: dict) -> list[str]:
 
 def _words(times: dict[int, float]) -> str:
     try:
-        law = fit_epoch_law(list(times), list(times.values()))
-    except NoLawError as error:
+        fixed, divided = fit_epoch_law(list(times), list(times.values()))
+    except ValueError as error:
         return f"null, because {error}"
-    told = []
-    for name in ("fixed", "divided"):
-        found = law.estimate(name)
-        told.append(f"{name} {found.value:.3g} s" + ("" if found.identified else f" (not identified: {found.why})"))
-    return ", ".join(told)
+    return f"fixed {fixed:.3g} s, divided {divided:.3g} s"
 
 
 if __name__ == "__main__":

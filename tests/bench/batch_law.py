@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scalestudy.experiments.analysis.laws.batch_size import BatchLaw
-from scalestudy.experiments.analysis.laws.least_squares import Estimate
+from scalestudy.experiments.analysis.laws.estimate import Estimate
 from scalestudy.experiments.analysis.laws.ratio import ratio_of_means
 from scalestudy.experiments.analysis.laws.steps_to_target import steps_to_target
 from scalestudy.experiments.analysis.measures.intervals import over_seeds

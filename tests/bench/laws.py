@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scalestudy.experiments.analysis.laws.least_squares import Estimate
+from scalestudy.experiments.analysis.laws.estimate import Estimate
 from scalestudy.experiments.analysis.laws.step_figures import StepFigures
 from scalestudy.experiments.analysis.laws.step_seconds import StepSeconds, step_seconds
 from tests.support.known_laws import SHARES, WORKERS, Constants, any_law, figures, identified_law, timings

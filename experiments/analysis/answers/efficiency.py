@@ -16,7 +16,7 @@ import numpy as np
 
 from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.laws.batch_size import LEAST_SIZES, REGIME_LIMIT, BatchLaw
-from scalestudy.experiments.analysis.laws.least_squares import Estimate
+from scalestudy.experiments.analysis.laws.estimate import Estimate
 from scalestudy.experiments.analysis.laws.ratio import ratio_of_means
 from scalestudy.experiments.analysis.measures.cells import Combination, combinations
 from scalestudy.experiments.analysis.measures.intervals import holding, over_seeds
@@ -145,7 +145,7 @@ def _through(
     # batch sizes that all hold the whole training set in a step are one
     sizes = {point.measured.examples_per_step for point in points if point.measured.measured}
     if learnt is not None and len(sizes) >= LEAST_SIZES:
-        return points, BatchLaw.of(learnt.found, num_gpus), ""
+        return points, learnt.law(num_gpus), ""
     others = [
         f"{point.measured.batch_size}: {point.measured.why_not_measured}"
         for point in points

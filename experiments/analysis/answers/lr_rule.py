@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from scalestudy.experiments.analysis.answers.efficiency import Tuning
 from scalestudy.experiments.analysis.laws.batch_size import LEAST_SIZES
-from scalestudy.experiments.analysis.laws.least_squares import Estimate
+from scalestudy.experiments.analysis.laws.estimate import Estimate
 from scalestudy.experiments.analysis.measures.parts import Figure, estimate_part, missing, present
 from scalestudy.experiments.analysis.measures.trainings import BestRate, final_rates, setting
 from scalestudy.experiments.spec.study_spec import StudySpec

@@ -15,7 +15,8 @@ from functools import cached_property
 
 import numpy as np
 
-from scalestudy.experiments.analysis.laws.least_squares import ENDS, Estimate
+from scalestudy.experiments.analysis.laws.batch_size import BatchLaw
+from scalestudy.experiments.analysis.laws.estimate import ENDS, Estimate
 from scalestudy.experiments.analysis.laws.shrinkage import Vector
 from scalestudy.experiments.analysis.laws.step_seconds import StepSeconds, step_seconds
 from scalestudy.experiments.analysis.laws.steps_to_target import DRAWS, Arrivals, StepsToTarget, steps_to_target
@@ -38,6 +39,10 @@ HALF = 0.5
 NO_SECONDS = 1e-300
 
 
+Column = tuple[Vector, int, float]
+"""Draws (k, p) that are kept elsewhere, which of them it is, and what is added to it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Times:
     """Logarithms of seconds to a target."""
@@ -45,7 +50,7 @@ class Times:
     labels: tuple[str, ...]  # of the cells that have an estimate
     mean: Vector  # (c,)
     draws: Vector  # (k, c), of all of them together
-    learnt: Vector  # (k, c), the part of the draws that steps to the target cause, without the seconds of a step
+    learnt: tuple[Column, ...]  # the part of the draws that steps to the target cause, without the seconds of a step
     of_training: Vector  # (c,), standard deviation of the steps of one training about its cell's
     of_run: Vector  # (c,), the same of the seconds of a step in one run
 
@@ -59,10 +64,14 @@ class Times:
             labels=tuple(labels),
             mean=self.mean[places],
             draws=self.draws[:, places],
-            learnt=self.learnt[:, places],
+            learnt=tuple(self.learnt[place] for place in places),
             of_training=self.of_training[places],
             of_run=self.of_run[places],
         )
+
+    def learnt_of(self, places: Sequence[int]) -> Vector:
+        """Return this part of some cells (k, places)."""
+        return np.stack([draws[:, place] + more for draws, place, more in map(self.learnt.__getitem__, places)], axis=1)
 
     @classmethod
     def joined(cls, parts: Sequence["Times"]) -> "Times":
@@ -73,7 +82,7 @@ class Times:
             labels=tuple(label for part in parts for label in part.labels),
             mean=np.concatenate([np.empty(0), *(part.mean for part in parts)]),
             draws=np.hstack([np.empty((DRAWS, 0)), *(part.draws for part in parts)]),
-            learnt=np.hstack([np.empty((DRAWS, 0)), *(part.learnt for part in parts)]),
+            learnt=tuple(column for part in parts for column in part.learnt),
             of_training=np.concatenate([np.empty(0), *(part.of_training for part in parts)]),
             of_run=np.concatenate([np.empty(0), *(part.of_run for part in parts)]),
         )
@@ -161,6 +170,10 @@ class Learnt:
         later = self._later(self.able[key])
         low, high = np.exp(np.quantile(self.found.draws[:, place], ENDS) + later).tolist()
         return Estimate(value=math.exp(self.found.mean[place] + later), low=low, high=high)
+
+    def law(self, num_gpus: int) -> BatchLaw:
+        """Return the law of batch sizes, each at its best rate, with so many workers."""
+        return BatchLaw.of(self.found, 1 if self.pooled else num_gpus)
 
     def later(self, cell: Cell) -> float:
         """Return by how much the median of a cell's seeds lies above the median of those that can reach the target."""
@@ -272,10 +285,12 @@ class Timed:
         return self.steps.sizes[self.place(cell)].warm_up
 
     def warm_up_beside(self, num_gpus: int, batch_size: int) -> float:
-        """Return the warm-up of a batch size with the number of workers that is nearest, 0 if it was not timed."""
-        alike = [size for size in self.steps.sizes if size.batch_size == batch_size]
-        nearest = min(alike, key=lambda size: abs(math.log(size.num_gpus / num_gpus)), default=None)
-        return nearest.warm_up if nearest is not None else 0.0
+        """Return the warm-up of the nearest batch size that was timed, with the nearest number of workers."""
+        nearest = min(
+            self.steps.sizes,
+            key=lambda size: (abs(math.log(size.batch_size / batch_size)), abs(math.log(size.num_gpus / num_gpus))),
+        )
+        return nearest.warm_up
 
     @cached_property
     def data_seconds(self) -> float:
@@ -412,7 +427,12 @@ def draws_untried(
 ) -> Vector:
     """Draw the logarithm of the same (k,)."""
     draws = steps.draws_beside(batch_size, rate, num_gpus)
-    draws += seconds.draws(num_gpus, batch_size, across_nodes=across_nodes)
+    return draws_of_steps(draws, seconds, batch_size, num_gpus, across_nodes=across_nodes)
+
+
+def draws_of_steps(steps: Vector, seconds: Timed, batch_size: int, num_gpus: int, *, across_nodes: bool) -> Vector:
+    """Draw the logarithm of the seconds that steps take, warm-up included (k,). steps: draws of their logarithm."""
+    draws = steps + seconds.draws(num_gpus, batch_size, across_nodes=across_nodes)
     warm_up = max(seconds.warm_up_beside(num_gpus, batch_size), NO_SECONDS)
     return np.asarray(np.logaddexp(draws, math.log(warm_up)))
 
@@ -423,15 +443,16 @@ def times_of(cells: Sequence[Cell], steps: Learnt, seconds: Timed) -> Times:
     learnt, timed = (np.array([part.place(cell) for cell in known], dtype=np.int64) for part in (steps, seconds))
     later = np.array([steps.later(cell) for cell in known])
     warm_up = np.log(np.maximum([seconds.warm_up(cell) for cell in known], NO_SECONDS))
-    learnt_draws = steps.found.draws[:, learnt]
-    learnt_draws += later
     draws = seconds.found.draws[:, timed]
-    draws += learnt_draws
+    draws += steps.found.draws[:, learnt]
+    draws += later
     return Times(
         labels=tuple(cell.label for cell in known),
         mean=np.logaddexp(steps.found.mean[learnt] + later + seconds.found.mean[timed], warm_up),
         draws=np.logaddexp(draws, warm_up, out=draws),
-        learnt=learnt_draws,
+        learnt=tuple(
+            (steps.found.draws, place, more) for place, more in zip(learnt.tolist(), later.tolist(), strict=True)
+        ),
         of_training=np.full(len(known), steps.found.scatter),
         of_run=np.full(len(known), np.median(seconds.found.noise)),
     )

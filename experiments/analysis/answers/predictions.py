@@ -15,18 +15,19 @@ from scalestudy.experiments.analysis.answers.posterior import (
     Learnt,
     Posterior,
     Timed,
+    draws_of_steps,
     draws_untried,
     seconds_untried,
 )
 from scalestudy.experiments.analysis.answers.target_times import Option, TargetTimes
 from scalestudy.experiments.analysis.answers.throughput import part_of_combination
-from scalestudy.experiments.analysis.laws.batch_size import steps_of_law
-from scalestudy.experiments.analysis.laws.least_squares import ENDS
+from scalestudy.experiments.analysis.laws.estimate import ENDS
+from scalestudy.experiments.analysis.laws.shrinkage import Vector
 from scalestudy.experiments.analysis.laws.step_figures import MEASURE
 from scalestudy.experiments.analysis.measures.cells import combination_of
 from scalestudy.experiments.analysis.measures.parts import Figure, identified, missing, present
 from scalestudy.experiments.analysis.measures.targets import cost_of
-from scalestudy.experiments.analysis.measures.units import plural
+from scalestudy.experiments.analysis.measures.units import plural, three_digits
 
 NODE_WORKERS = 8
 """Workers that one node is assumed to hold if no study spanned two: the GPUs of a usual server."""
@@ -56,6 +57,12 @@ COLUMNS = (
     "low",
     "high",
 )
+
+
+def gain_text(value: float, logs: Vector) -> str:
+    """Return `2.5× (2.1 to 3)`, a ratio with the interval of its draws. logs: of their logarithms (k,)."""
+    low, high = np.exp(np.quantile(logs, ENDS)).tolist()
+    return f"{three_digits(value)}× ({three_digits(low)} to {three_digits(high)})"
 
 
 def predictions_part(
@@ -362,12 +369,14 @@ class _Predicting:
         most = self.efficiency.get("training_examples") or math.inf
         spans = self.valid_range.spans_nodes(count)
         now = seconds_untried(self.learnt, self.timed, batch_size, rate, count, across_nodes=spans)
-        warm_up = self.timed.warm_up_beside(count, batch_size)
-        most_gain: tuple[float, int] | None = None
+        law, gains = self.learnt.law(count), {}
         for size in (largest * 2**doubling for doubling in range(1, LARGEST_BATCHES + 1)):
             if size <= most and size / count <= self.valid_range.most_share:
-                then = steps_of_law(s_min["value"], b_crit["value"], size) * self.valid_range.seconds(count, size)
-                most_gain = max(most_gain or (0.0, 0), (now / (then + warm_up), size))
-        if most_gain is None or most_gain[0] < WORTH_TELLING:
+                seconds = law.steps(size).value * self.valid_range.seconds(count, size)
+                gains[size] = now / (seconds + self.timed.warm_up_beside(count, size))
+        best = max(gains, key=lambda size: gains[size], default=0)
+        if gains.get(best, 0.0) < WORTH_TELLING:
             return None
-        return f"a batch of {most_gain[1]}, beyond those measured, is predicted to be {most_gain[0]:.2f}× as fast"
+        logs = draws_untried(self.learnt, self.timed, batch_size, rate, count, across_nodes=spans)
+        logs -= draws_of_steps(law.untried(best), self.timed, best, count, across_nodes=spans)
+        return f"a batch of {best}, beyond those measured, is predicted to be {gain_text(gains[best], logs)} as fast"

@@ -6,18 +6,27 @@ remedies are judged by the time to it, T(K, B) = S(B) · T_iter(K, B/K).
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from scalestudy.experiments.analysis.answers.posterior import Posterior, Timed
-from scalestudy.experiments.analysis.answers.predictions import WORTH_TELLING
-from scalestudy.experiments.analysis.answers.throughput import part_of_combination
-from scalestudy.experiments.analysis.laws.batch_size import steps_of_law
+from scalestudy.experiments.analysis.answers.efficiency import Tuning
+from scalestudy.experiments.analysis.answers.posterior import Posterior, Timed, draws_of_steps
+from scalestudy.experiments.analysis.answers.predictions import WORTH_TELLING, gain_text
+from scalestudy.experiments.analysis.laws.batch_size import BatchLaw
 from scalestudy.experiments.analysis.laws.step_figures import why_no_law
 from scalestudy.experiments.analysis.laws.step_terms import LEAST_SECONDS, Vector, features_of
 from scalestudy.experiments.analysis.measures.cells import combination_of
-from scalestudy.experiments.analysis.measures.parts import Figure, Row, number_of
+from scalestudy.experiments.analysis.measures.parts import Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """A figure as it is told, and draws of its logarithm (k,)."""
+
+    value: float
+    logs: Vector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +53,23 @@ class RowLaw:
         """Return the seconds of a step."""
         return self.timed.seconds(num_gpus, batch_size, across_nodes=self.across_nodes)
 
-    def time_to_target(self, steps: "Steps", num_gpus: int, batch_size: int) -> float | None:
+    def time_to_target(self, steps: "Steps", num_gpus: int, batch_size: int) -> Told | None:
         """Return the seconds to a target at the best rate, None if the steps are not known."""
         count = steps.at(batch_size)
         if count is None:
             return None
-        return count * self.seconds(num_gpus, batch_size) + self.timed.warm_up_beside(num_gpus, batch_size)
+        warm_up = self.timed.warm_up_beside(num_gpus, batch_size)
+        return Told(
+            value=count.value * self.seconds(num_gpus, batch_size) + warm_up,
+            logs=draws_of_steps(count.logs, self.timed, batch_size, num_gpus, across_nodes=self.across_nodes),
+        )
+
+    def gain(self, num_gpus: int, batch_size: int, base_num_gpus: int, base_batch_size: int) -> Told:
+        """Return the examples a second over those of another place."""
+        ours, base = (num_gpus, batch_size), (base_num_gpus, base_batch_size)
+        own, others = (self.timed.draws(*each, across_nodes=self.across_nodes) for each in (ours, base))
+        share = batch_size / base_batch_size
+        return Told(value=share * self.seconds(*base) / self.seconds(*ours), logs=math.log(share) + others - own)
 
     def gradient_seconds(self, per_worker_batch: float) -> float:
         """Return T_grad."""
@@ -70,45 +90,42 @@ class RowLaw:
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Steps to a study's target by batch size, for the settings of a timing row."""
+    """Steps to a study's target by batch size, each at its best rate, for one combination of settings."""
 
     target: float
-    known: Mapping[int, float | None]  # of the best rate; None for a batch size that was tried without success
-    s_min: float | None  # of the law of batch sizes; None if it is not identified
-    b_crit: float | None  # the same
+    tried: Mapping[int, Told | None]  # None for a batch size that was tried without success
+    untried: Callable[[int], Told] | None  # by the law of batch sizes; None if it is not identified
 
     @classmethod
-    def of(cls, efficiency: Figure | None, row: Row, target: float) -> "Steps | None":
-        """Return the steps for a row, or None if the steps to this target are unknown.
-
-        efficiency: from `efficiency.statistical_efficiency`, or None.
-        """
-        part = part_of_combination(efficiency, combination_of(row["params"])) if efficiency is not None else None
-        if part is None or part.get("target") != target:
+    def of(cls, posterior: Posterior, tuning: Tuning) -> "Steps | None":
+        """Return the steps of a combination, or None if no batch size reached a target."""
+        learnt = posterior.learnt(tuning.combination.of, tuning.target) if tuning.target is not None else None
+        if learnt is None or tuning.target is None:
             return None
-        s_min, b_crit = (number_of(part[name]) for name in ("s_min", "b_crit"))
-        lawful = s_min is not None and b_crit is not None
-        return cls(
-            target=target,
-            known={
-                point["batch_size"]: None if point["estimate"] is None else point["estimate"]["value"]
-                for point in part["points"]
-            },
-            s_min=s_min if lawful else None,
-            b_crit=b_crit if lawful else None,
-        )
+        tried: dict[int, Told | None] = {}
+        for point in tuning.points:
+            tried[point.measured.batch_size] = None
+            if point.measured.best is not None and point.estimate is not None:
+                logs = learnt.draws_beside(point.measured.batch_size, point.measured.best.rate, tuning.num_gpus[0])
+                tried[point.measured.batch_size] = Told(value=point.estimate.value, logs=logs)
+        law = tuning.law if tuning.law is not None and tuning.law.identified else None
+        return cls(target=tuning.target, tried=tried, untried=None if law is None else partial(_untried, law))
 
     def missed(self, batch_size: int) -> bool:
         """Whether trainings with this batch size missed the target, or with a smaller one above all that reached it."""
-        most = max((size for size, steps in self.known.items() if steps is not None), default=0)
-        missed = [size for size, steps in self.known.items() if steps is None]
+        most = max((size for size, steps in self.tried.items() if steps is not None), default=0)
+        missed = [size for size, steps in self.tried.items() if steps is None]
         return any(size == batch_size or most < size < batch_size for size in missed)
 
-    def at(self, batch_size: int) -> float | None:
+    def at(self, batch_size: int) -> Told | None:
         """Return the steps with this batch size. None if they are unknown, or it missed the target."""
-        if batch_size in self.known or self.missed(batch_size) or self.s_min is None or self.b_crit is None:
-            return self.known.get(batch_size)
-        return steps_of_law(self.s_min, self.b_crit, batch_size)
+        if batch_size in self.tried or self.missed(batch_size) or self.untried is None:
+            return self.tried.get(batch_size)
+        return self.untried(batch_size)
+
+
+def _untried(law: BatchLaw, batch_size: int) -> Told:
+    return Told(value=law.steps(batch_size).value, logs=law.untried(batch_size))
 
 
 def raise_batch(
@@ -119,7 +136,7 @@ def raise_batch(
     steps: Steps | None = None,
     base_seconds: float | None = None,
 ) -> str | None:
-    """Say `Raise the batch to 512 (256 a worker): predicted 1.6× as fast to 0.9 as the recommended cell.`
+    """Say `Raise the batch to 512 (256 a worker): predicted 1.6× (1.3 to 1.9) as fast to 0.9 as the recommended cell.`
 
     If steps to the target are known, it names the doubling of the row's batch that reaches it soonest, or says that
     none is sooner than the row's own batch or than the recommended cell, whose timing row is the base and whose time to
@@ -139,36 +156,37 @@ def raise_batch(
         return None
     fewer = " Use fewer workers." if base_workers > 1 else " Stay with one worker." if workers > 1 else ""
     raised = "Raise the batch" if workers == base_workers else f"With {workers} workers raise the batch"
-    base_step = law.seconds(base_workers, base_batch)
     if steps is not None:
         batches = [batch for batch in batches if not steps.missed(batch)]
         if not batches:
             return f"A larger batch does not help: those tried have not reached {steps.target:g}.{fewer}"
-        base_time = base_seconds or law.time_to_target(steps, base_workers, base_batch)
+        base_time = law.time_to_target(steps, base_workers, base_batch)
+        if base_time is not None and base_seconds is not None:
+            base_time = replace(base_time, value=base_seconds)
         times = {
             batch: time
             for batch in batches
             if base_time is not None and (time := law.time_to_target(steps, workers, batch)) is not None
         }
         if base_time is not None and times:
-            best = min(times, key=lambda batch: times[batch])
-            own = law.time_to_target(steps, workers, now) or math.inf
-            if base_time < WORTH_TELLING * times[best] or times[best] >= own:
-                than = " than the recommended cell" if base_time < WORTH_TELLING * times[best] else ""
+            best = min(times, key=lambda batch: times[batch].value)
+            soonest, own = times[best], law.time_to_target(steps, workers, now)
+            gain = base_time.value / soonest.value
+            if gain < WORTH_TELLING or (own is not None and soonest.value >= own.value):
+                than = " than the recommended cell" if gain < WORTH_TELLING else ""
                 return (
                     f"A larger batch does not help: it is predicted to reach {steps.target:g} no sooner{than}, "
                     f"needing more examples.{fewer}"
                 )
-            gain = base_time / times[best]
             return (
-                f"{raised} to {best} ({best / workers:g} a worker): predicted {gain:.1f}× as fast to "
-                f"{steps.target:g} as the recommended cell."
+                f"{raised} to {best} ({best / workers:g} a worker): predicted "
+                f"{gain_text(gain, base_time.logs - soonest.logs)} as fast to {steps.target:g} as the recommended cell."
             )
     chosen = next((batch for batch in batches if enough(law, workers, batch)), batches[-1])
-    gain = (chosen / law.seconds(workers, chosen)) / (base_batch / base_step)
-    if gain < WORTH_TELLING:
+    faster = law.gain(workers, chosen, base_workers, base_batch)
+    if faster.value < WORTH_TELLING:
         return None
     return (
-        f"{raised} to {chosen} ({chosen / workers:g} a worker): predicted {gain:.1f}× the examples a second of the "
-        "recommended cell; a target may take more of them."
+        f"{raised} to {chosen} ({chosen / workers:g} a worker): predicted {gain_text(faster.value, faster.logs)} the "
+        "examples a second of the recommended cell; a target may take more of them."
     )

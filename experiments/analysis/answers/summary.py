@@ -7,6 +7,7 @@ from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.answers.efficiency import statistical_efficiency
 from scalestudy.experiments.analysis.answers.factorised import factorised_caveats, factorised_part
 from scalestudy.experiments.analysis.answers.lr_rule import lr_rule
+from scalestudy.experiments.analysis.answers.remedies import Steps
 from scalestudy.experiments.analysis.answers.verdicts import Case, verdicts
 from scalestudy.experiments.analysis.measures.cells import (
     count_statuses,
@@ -60,6 +61,7 @@ def summary_of(analysis: Analysis, wall_seconds: float | None = None) -> dict[st
     factorised = factorised_part(plan, trials, analysis.posterior, spec.targets.accuracy)
     throughput, tuned = analysis.throughput(recommendation), analysis.tunings(recommendation)
     efficiency = statistical_efficiency(spec, tuned)
+    steps = {each.combination.of: known for each in tuned if (known := Steps.of(analysis.posterior, each)) is not None}
     not_run = sum(trial.trial_id not in analysis.usable.ended for trial in plan.trials)
     counts = {"planned": len(plan.trials), **count_statuses(without_timing_runs(trials)), "not_run": not_run}
     scaling = scaling_answer(timings)
@@ -80,7 +82,7 @@ def summary_of(analysis: Analysis, wall_seconds: float | None = None) -> dict[st
         "time_to_target": [row for target in metric.easiest_first(targets) for row in analysis.times(target).rows],
         "factorised": factorised,
         "verdicts": verdicts(
-            Case.of(timed, recommendation, analysis.posterior, efficiency, in_steps=spec.train.unit == "steps")
+            Case.of(timed, recommendation, analysis.posterior, steps, in_steps=spec.train.unit == "steps")
         ),
         "recommendation": recommendation,
         "failures": failures(trials),

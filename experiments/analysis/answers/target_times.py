@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from scalestudy.experiments.analysis.answers.posterior import Posterior, Times
-from scalestudy.experiments.analysis.laws.least_squares import ENDS, LEVEL
+from scalestudy.experiments.analysis.laws.estimate import ENDS, LEVEL
 from scalestudy.experiments.analysis.laws.shrinkage import Vector
 from scalestudy.experiments.analysis.measures.cells import combination_of, key_of
 from scalestudy.experiments.analysis.measures.targets import cost_of, target_row
@@ -193,7 +193,7 @@ class Compared:
         least = np.bincount(self.times.draws[:, self._apart].argmin(axis=1)) / len(self.times.draws)
         fast = [self._apart[index] for index in np.flatnonzero(least >= SELDOM).tolist()]
         columns = [*two, *(place for place in fast if place not in two)]
-        draws, learnt = self.times.draws[:, columns], self.times.learnt[:, two]
+        draws, learnt = self.times.draws[:, columns], self.times.learnt_of(two)
         seen, noise = learnt, self.times.of_training[two]
         if not steps_alone:
             seen = np.hstack([learnt, draws[:, :2] - learnt])

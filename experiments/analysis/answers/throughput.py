@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from scalestudy.experiments.analysis.answers.posterior import Posterior, Timed
-from scalestudy.experiments.analysis.laws.least_squares import ENDS
+from scalestudy.experiments.analysis.laws.estimate import ENDS
 from scalestudy.experiments.analysis.laws.step_figures import MEASURE, StepFigures, why_no_law
 from scalestudy.experiments.analysis.measures.cells import combination_of
 from scalestudy.experiments.analysis.measures.parts import Figure, estimate_part, missing, present

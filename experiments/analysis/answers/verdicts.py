@@ -16,8 +16,8 @@ import numpy as np
 
 from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.remedies import RowLaw, Steps, raise_batch
-from scalestudy.experiments.analysis.laws.least_squares import ENDS_AND_MEDIAN
-from scalestudy.experiments.analysis.measures.cells import key_of
+from scalestudy.experiments.analysis.laws.estimate import ENDS_AND_MEDIAN
+from scalestudy.experiments.analysis.measures.cells import combination_of, key_of
 from scalestudy.experiments.analysis.measures.intervals import Scatter
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, present
 from scalestudy.experiments.analysis.measures.step_timings import DOUBTFUL
@@ -49,7 +49,7 @@ class Case:
     judged: str  # the words for that cell
     recommendation: Figure
     posterior: Posterior | None  # of the study, for laws of a step
-    efficiency: Figure | None  # from `efficiency.statistical_efficiency`
+    steps: Mapping[str, Steps]  # to targets, by combination
     in_steps: bool = False
     """A period has the same steps for any number of workers, so it does not show that they share the data."""
 
@@ -59,7 +59,7 @@ class Case:
         rows: Sequence[Row],
         recommendation: Figure,
         posterior: Posterior | None = None,
-        efficiency: Figure | None = None,
+        steps: Mapping[str, Steps] | None = None,
         *,
         in_steps: bool = False,
     ) -> "Case":
@@ -85,7 +85,7 @@ class Case:
             judged=judged,
             recommendation=recommendation,
             posterior=posterior,
-            efficiency=efficiency,
+            steps=steps or {},
             in_steps=in_steps,
         )
 
@@ -137,8 +137,8 @@ class Case:
         law = RowLaw.of(self.posterior, row)
         if law is None or not present(self.recommendation["recommended"]):
             return None
-        steps = Steps.of(self.efficiency, row, target) if target is not None else None
-        if target is not None and steps is None:
+        steps = self.steps.get(combination_of(row["params"])) if target is not None else None
+        if target is not None and (steps is None or steps.target != target):
             return None
         base_seconds = self.recommendation["recommended"].get("seconds")
         return raise_batch(law, row, self.places[0], enough, steps, base_seconds)

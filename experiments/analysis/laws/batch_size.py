@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from scalestudy.experiments.analysis.laws.least_squares import ENDS, ENDS_AND_MEDIAN, WIDEST_RATIO, Estimate
+from scalestudy.experiments.analysis.laws.estimate import ENDS, ENDS_AND_MEDIAN, WIDEST_RATIO, Estimate
 from scalestudy.experiments.analysis.laws.shrinkage import Vector
 from scalestudy.experiments.analysis.laws.steps_to_target import BEFOREHAND, RULE, StepsToTarget
 
@@ -39,6 +39,7 @@ class BatchLaw:
     log_b_crit: Vector  # examples
     exponent_draws: Vector  # p
     log_rate: Vector  # a
+    spread: Vector  # standard deviation of the logarithm of a cell's steps about the law
     tried: tuple[float, float]  # examples of the smallest and of the largest batch
     compared: bool  # whether some batch size was trained at several rates; else the steps are those of the rates tried
 
@@ -52,6 +53,7 @@ class BatchLaw:
             log_b_crit=math.log(2) * (critical + batch),
             exponent_draws=rule,
             log_rate=math.log(2) * (rate + best - rule * batch),
+            spread=found.spread,
             tried=(2 ** found.law.span[0], 2 ** found.law.span[1]),
             compared=found.law.compared,
         )
@@ -78,6 +80,11 @@ class BatchLaw:
         return _estimate(self.log_s_min + self.log_b_crit, "E_min", known=not self._flat)
 
     @property
+    def identified(self) -> bool:
+        """Whether it tells the steps of batch sizes that were not tried."""
+        return self.compared and self.s_min.identified and self.b_crit.identified
+
+    @property
     def _perfect(self) -> bool:
         """Whether every batch size that was tried scales perfectly: what ends it is known from beforehand alone."""
         return float(np.quantile(self.log_b_crit, ENDS[0])) > math.log(REGIME_LIMIT * self.tried[1])
@@ -100,6 +107,15 @@ class BatchLaw:
         draws = self.log_s_min + np.log1p(np.exp(self.log_b_crit) / batch_size)
         low, high = np.exp(np.quantile(draws, ENDS)).tolist()
         return Estimate(value=steps_of_law(self.s_min.value, self.b_crit.value, batch_size), low=low, high=high)
+
+    def untried(self, batch_size: float) -> Vector:
+        """Draw the logarithm of the steps of a batch size that was not trained with (k,), about the law as cells are.
+
+        That they deviate much as their neighbours do is left out, so the interval is rather too wide.
+        """
+        generator = np.random.default_rng(round(1000 * batch_size))
+        draws = self.log_s_min + np.log1p(np.exp(self.log_b_crit) / batch_size)
+        return np.asarray(draws + self.spread * generator.standard_normal(len(draws)))
 
     def best_rate(self, batch_size: float) -> Estimate:
         """Return the rate that takes the fewest steps."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from scalestudy.experiments.analysis.laws.least_squares import LEVEL, Estimate
+from scalestudy.experiments.analysis.laws.estimate import LEVEL, Estimate
 
 LEAST_PAIRS = 2
 NEXT_TO_ZERO = 1e-15

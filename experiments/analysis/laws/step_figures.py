@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from scalestudy.experiments.analysis.laws.least_squares import (
+from scalestudy.experiments.analysis.laws.estimate import (
     ENDS_AND_MEDIAN,
-    NEGLIGIBLE,
     WIDEST_RATIO,
     Estimate,
     unknown,
@@ -25,6 +24,9 @@ MEASURE: Mapping[str, str] = {
     "beta_n": "time steps across two or more numbers of nodes",
 }
 """By figure of a law, the measurement that would identify it."""
+NEGLIGIBLE = 0.1
+"""A constant that may be zero is known well enough if half its interval changes no prediction by more than this share.
+It is then too small to matter."""
 LEARNT = 0.7
 """Standard deviation of log gamma over what it is beforehand, above which the timings have not told it."""
 

@@ -18,8 +18,8 @@ from functools import cached_property
 import numpy as np
 from scipy import special
 
-from scalestudy.experiments.analysis.laws.least_squares import LEAST_NOISE, MISFIT_LEVEL
 from scalestudy.experiments.analysis.laws.nearest_step_law import Timings
+from scalestudy.experiments.analysis.laws.one_thread import on_one_thread
 from scalestudy.experiments.analysis.laws.outliers import ENOUGH_REPEATS, clipped, clipped_repeats, without_outliers
 from scalestudy.experiments.analysis.laws.shrinkage import Deviations, LinearLaw, Places, Shrunk, shrink
 from scalestudy.experiments.analysis.laws.step_terms import (
@@ -35,6 +35,10 @@ LAWS, FEWER_LAWS, MANY_PLACES = 500, 100, 200
 """Laws, each of which has several draws, and how many of them from so many places on, which tell the law well."""
 LIKELY_DEVIATION, DEVIATION_FACTOR = 0.02, 1.0
 """Deviations of places from the law before any is measured: median, and standard deviation of its logarithm."""
+MISFIT_LEVEL = 0.99
+"""Quantile of F above which places differ from the law by more than their repeats explain."""
+LEAST_NOISE = 1e-4
+"""Least standard deviation of repeats, as a share of their value, that a law is judged by."""
 LIKELY_NOISE = 0.05
 """The noise of a timing before any is measured, median."""
 LEAST_PART = 0.03
@@ -112,6 +116,7 @@ class StepSeconds:
         return self.timings.held_out_errors(self.likeliest, self.likeliest_gamma)
 
 
+@on_one_thread
 def step_seconds(places: Sequence[Place], *, apart: Sequence[bool] = (), chance: int = 0) -> StepSeconds:
     """Draw the seconds of a step.
 

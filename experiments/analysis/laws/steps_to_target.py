@@ -21,6 +21,7 @@ from functools import cached_property
 import numpy as np
 from scipy import linalg, optimize, special
 
+from scalestudy.experiments.analysis.laws.one_thread import on_one_thread
 from scalestudy.experiments.analysis.laws.shrinkage import (
     Deviations,
     LinearLaw,
@@ -158,10 +159,12 @@ class StepsToTarget:
     constants: Vector  # (k, t), in the order of BEFOREHAND, about the middle of the places
     mean: Vector  # (c,), log S of the places
     draws: Vector  # (k, c)
+    spread: Vector  # (k,), standard deviation of a cell about the law
     scatter: float  # standard deviation of a training about its cell, with its seed's effect
     worth: float  # how many equally weighted draws the draws are worth
 
 
+@on_one_thread
 def steps_to_target(
     places: Vector, arrivals: Arrivals, generator: np.random.Generator, *, count: int = DRAWS
 ) -> StepsToTarget:
@@ -289,6 +292,7 @@ def _drawn(
     found, points = found[chosen], points[chosen]
     apart, first = parts[0].apart, 0
     draws, made, mean = np.empty((count, len(octaves))), np.empty((count, len(law.usual))), np.zeros(len(octaves))
+    spread = np.empty(count)
     linear = parts[0].linear[:, :apart]
     for index in np.unique(points).tolist():
         point, places = target.points[index], np.flatnonzero(points == index)
@@ -306,7 +310,7 @@ def _drawn(
         own = (sums - both @ rows.T) / point.precision
         own += chance.standard_normal(own.shape) / np.sqrt(point.precision)
         draws[part] = values + both @ linear.T + own
-        made[part] = constants
+        made[part], spread[part] = constants, point.spread
         made[part, law.free[: law.exact]] += both[:, apart - law.exact :]
         first += len(places)
     mixed = generator.permutation(count)
@@ -315,6 +319,7 @@ def _drawn(
         constants=made[mixed],
         mean=mean,
         draws=draws[mixed],
+        spread=spread[mixed],
         scatter=float(np.average([part.scatter for part in parts], weights=_shares(parts))),
         worth=worth,
     )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import special  # `scipy.stats` has the same quantiles, and takes half a second to import
 
-from scalestudy.experiments.analysis.laws.least_squares import LEVEL
+from scalestudy.experiments.analysis.laws.estimate import LEVEL
 from scalestudy.experiments.analysis.measures.parts import finite, missing, positive
 
 ENOUGH_SEEDS = 5

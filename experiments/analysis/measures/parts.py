@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scalestudy.experiments.analysis.laws.least_squares import Estimate
+from scalestudy.experiments.analysis.laws.estimate import Estimate
 
 Figure = dict[str, Any]
 """A part of the summary: a figure, or `{"value": null, "why": "…"}` where there is none."""

@@ -77,7 +77,7 @@ def test_the_reference_shows_what_a_user_imports(site):
         "scalestudy.training.losses.cross_entropy",
         "scalestudy.training.loop.train.train",
         "scalestudy.experiments.analysis.answers.summary.summarise",
-        "scalestudy.experiments.analysis.laws.least_squares.fit",
+        "scalestudy.experiments.analysis.laws.estimate.Estimate",
         "scalestudy.experiments.analysis.answers.verdicts.phase_share",
         "scalestudy.training.models.common.initialise",
         "scalestudy.training.task.ShardLoss",

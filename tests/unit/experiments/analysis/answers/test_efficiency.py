@@ -143,8 +143,8 @@ def test_the_same_cell_has_the_same_steps_as_in_its_time():
     for each in tuned.points:
         label = f"workers=1 batch={each.measured.batch_size} lr={each.measured.best.rate:g}"
         place = times.labels.index(label)
-        assert np.log(each.estimate.value) == pytest.approx(times.learnt[:, place].mean(), abs=0.002)
-        low, high = np.exp(np.quantile(times.learnt[:, place], [0.05, 0.95]))
+        assert np.log(each.estimate.value) == pytest.approx(times.learnt_of([place]).mean(), abs=0.002)
+        low, high = np.exp(np.quantile(times.learnt_of([place]), [0.05, 0.95]))
         assert (each.estimate.low, each.estimate.high) == pytest.approx((low, high))
 
 

@@ -96,7 +96,8 @@ def compared(draws, workers, *, means=None, unknown=(), sizes=(), tolerance=0.1,
         labels, seconds = ("unknown", *labels), np.column_stack([unknown, seconds])
     logs = np.log(seconds)
     noise = np.full(len(labels), 0.1)
-    times = Times(labels=labels, mean=logs.mean(axis=0), draws=logs, learnt=logs, of_training=noise, of_run=noise)
+    learnt = tuple((logs, place, 0.0) for place in range(len(labels)))
+    times = Times(labels=labels, mean=logs.mean(axis=0), draws=logs, learnt=learnt, of_training=noise, of_run=noise)
     return Compared.of(options, times, tolerance=tolerance, confidence=confidence)
 
 
@@ -226,7 +227,7 @@ def in_doubt(chance, *, seeds=3, noise=0.1, share=1.0, draws=2000):
         labels=("a", "b"),
         mean=learnt.mean(axis=0),
         draws=learnt + timed,
-        learnt=learnt,
+        learnt=((learnt, 0, 0.0), (learnt, 1, 0.0)),
         of_training=spreads[0],
         of_run=spreads[1],
     )

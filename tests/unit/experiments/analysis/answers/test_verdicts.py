@@ -1,12 +1,17 @@
 """Why it does not get faster."""
 
+import math
 import re
 
+import numpy as np
 import pytest
 
 from scalestudy.experiments.analysis import summarise
 from scalestudy.experiments.analysis.answers.posterior import Posterior
+from scalestudy.experiments.analysis.answers.remedies import Steps, Told
 from scalestudy.experiments.analysis.answers.verdicts import Case, verdicts
+from scalestudy.experiments.analysis.laws.batch_size import steps_of_law
+from scalestudy.experiments.analysis.laws.steps_to_target import DRAWS
 from scalestudy.experiments.analysis.measures.cells import cell_row, gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.analysis.measures.parts import missing, present
@@ -104,7 +109,9 @@ def test_a_fixed_cost_is_judged_by_the_law():
     assert found["cells"] == ["workers=4 batch=64"]
     assert "fixed_cost" not in judged(Constants(alpha_c=0.006, beta_c=1e-4), chosen="workers=2 batch=256")
     # the batch is raised until the fixed cost is less than half, at 64 a worker: 4 · 0.0076/0.0124 = 2.45
-    assert found["remedy"] == f"Raise the batch to 256 (64 a worker): predicted 2.5× the examples a second {ALONE}"
+    gain, words = gain_of(found["remedy"])
+    assert words == f"Raise the batch to 256 (64 a worker): predicted – the examples a second {ALONE}"
+    assert gain == pytest.approx(2.45, rel=0.02)
     assert "fixed_cost" not in judged(Constants(alpha_c=1e-4, beta_c=1e-4))
 
 
@@ -113,19 +120,18 @@ def test_remedies_say_what_they_bring():
     # workers=4 batch=64: T_grad 0.008, T_sync 0.006: 43 % of a step; below 15 % from 0.034 on: 512 a worker
     assert found["allreduce"]["evidence"]["workers=4 batch=64"] == pytest.approx(0.43, abs=0.01)
     # 32 · (0.008 + 0.006)/(0.0064 + 0.0512 + 0.006) = 7.04
-    assert found["allreduce"]["remedy"] == (
-        f"Raise the batch to 2048 (512 a worker): predicted 7.0× the examples a second {ALONE}"
-    )
+    gain, words = gain_of(found["allreduce"]["remedy"])
+    assert words == f"Raise the batch to 2048 (512 a worker): predicted – the examples a second {ALONE}"
+    assert gain == pytest.approx(7.04, rel=0.02)
     assert "Raise the batch to" in found["small_batch_per_worker"]["remedy"]
 
 
 def test_no_gain_is_predicted_beyond_what_was_timed():
     largest = judged(Constants(alpha_c=0.0064, beta_c=1e-4, launch=0.5, linear=0.5))["allreduce"]
     # 64 · (0.008 + 2)/(0.1088 + 2) = 60.9, of which draws of the law are a little off
-    told = re.fullmatch(
-        rf"Raise the batch to 4096 \(1024 a worker\): predicted (.*)× the examples a second {ALONE}", largest["remedy"]
-    )
-    assert float(told[1]) == pytest.approx(60.9, abs=0.3)
+    gain, words = gain_of(largest["remedy"])
+    assert words == f"Raise the batch to 4096 (1024 a worker): predicted – the examples a second {ALONE}"
+    assert gain == pytest.approx(60.9, abs=0.3)
     one = "name: x\ntrain: {epochs: 3}\nsweep: {num_gpus: [1, 2, 4], batch_size: [64], seed: [0, 1]}"
     assert (
         "Raise the batch to"
@@ -180,54 +186,58 @@ def test_a_law_that_the_timings_reject_predicts_no_remedy():
     assert "fixed_cost" not in found
 
 
-def steps_part(steps, s_min=None, b_crit=None):
-    """A `statistical_efficiency` of so many steps to 0.9 by batch size; None where the target was missed."""
-    none = {"value": None, "why": "-"}
-    return {
-        "of": "",
-        "target": 0.9,
-        "points": [
-            {"batch_size": size, "estimate": None if count is None else {"value": count}}
-            for size, count in steps.items()
-        ],
-        "s_min": {"value": s_min} if s_min else none,
-        "b_crit": {"value": b_crit} if b_crit else none,
-    }
+def exactly(value):
+    return Told(value=value, logs=np.full(DRAWS, math.log(value)))
 
 
-def remedy_of(cause, rows, law, efficiency=None, *, chosen="workers=4 batch=64", target=0.9, missed=()):
-    case = Case.of(rows, choosing(rows, chosen, target if efficiency else None, missed), law, efficiency)
+def known_steps(taken, s_min=None, b_crit=None):
+    """So many steps to 0.9 by batch size; None where the target was missed. s_min, b_crit: of the law, if known."""
+    tried = {size: None if count is None else exactly(count) for size, count in taken.items()}
+    untried = None if s_min is None else lambda size: exactly(steps_of_law(s_min, b_crit, size))
+    return {"": Steps(target=0.9, tried=tried, untried=untried)}
+
+
+def gain_of(remedy):
+    """The gain that a remedy tells, and the remedy without it."""
+    told = re.search(r"predicted ([0-9.]+)× \(([0-9.]+) to ([0-9.]+)\)", remedy)
+    if told is None:
+        return None, remedy
+    value, low, high = map(float, told.groups())
+    assert low <= value <= high
+    assert high < 1.1 * low  # steps without noise
+    return value, remedy.replace(told[0], "predicted –")
+
+
+def remedy_of(cause, rows, law, steps=None, *, chosen="workers=4 batch=64", target=0.9, missed=()):
+    case = Case.of(rows, choosing(rows, chosen, target if steps else None, missed), law, steps)
     return next(verdict["remedy"] for verdict in verdicts(case) if verdict["cause"] == cause)
 
 
+SOONER = "predicted – as fast to 0.9 as the recommended cell."
+
+
 @pytest.mark.parametrize(
-    ("efficiency", "remedy"),
+    ("steps", "remedy", "gain"),
     [
         # of four workers a step of 64 takes 0.014 s, of 256 0.0188, of 1024 0.038: times steps 14, 9.4 and 26.6 s
+        (known_steps({64: 1000, 256: 500, 1024: 700}), f"Raise the batch to 256 (64 a worker): {SOONER}", 1.489),
         (
-            steps_part({64: 1000, 256: 500, 1024: 700}),
-            "Raise the batch to 256 (64 a worker): predicted 1.5× as fast to 0.9 as the recommended cell.",
-        ),
-        (
-            steps_part({64: 1000, 256: 1000, 1024: 1000}),
+            known_steps({64: 1000, 256: 1000, 1024: 1000}),
             "A larger batch does not help: it is predicted to reach 0.9 no sooner than the recommended cell, needing "
             "more examples. Use fewer workers.",
+            None,
         ),
         # S(B) = 100 (1 + 640/B): 1100 steps at 64 (15.4 s), 225 at 512 (5.67 s), 162.5 at 1024 (6.18 s)
-        (
-            steps_part({64: 1100}, 100, 640),
-            "Raise the batch to 512 (128 a worker): predicted 2.7× as fast to 0.9 as the recommended cell.",
-        ),
+        (known_steps({64: 1100}, 100, 640), f"Raise the batch to 512 (128 a worker): {SOONER}", 2.716),
         # 128 has the law's 600 steps, 9.4 s; it was tried up to 256, where the target was missed: none beyond
-        (
-            steps_part({64: 1100, 256: None}, 100, 640),
-            "Raise the batch to 128 (32 a worker): predicted 1.6× as fast to 0.9 as the recommended cell.",
-        ),
+        (known_steps({64: 1100, 256: None}, 100, 640), f"Raise the batch to 128 (32 a worker): {SOONER}", 1.638),
     ],
 )
-def test_where_steps_are_known_remedies_go_by_the_time_to_the_target(efficiency, remedy):
+def test_where_steps_are_known_remedies_go_by_the_time_to_the_target(steps, remedy, gain):
     rows, law = rows_and_law(SYNCED)
-    assert remedy_of("allreduce", rows, law, efficiency) == remedy
+    told, words = gain_of(remedy_of("allreduce", rows, law, steps))
+    assert words == remedy
+    assert told == pytest.approx(gain, rel=0.02) if gain else told is None
 
 
 def test_a_warm_up_is_part_of_the_time_that_a_remedy_tells():
@@ -236,8 +246,9 @@ def test_a_warm_up_is_part_of_the_time_that_a_remedy_tells():
 
     rows, law = rows_and_law(SYNCED, change=warmed_up)
     # 14 s at 64 and 9.4 s at 256, and 10 s more at either: 24/19.4 = 1.24
-    remedy = remedy_of("allreduce", rows, law, steps_part({64: 1000, 256: 500, 1024: 700}))
-    assert remedy.startswith("Raise the batch to 256 (64 a worker): predicted 1.2× as fast to 0.9")
+    gain, words = gain_of(remedy_of("allreduce", rows, law, known_steps({64: 1000, 256: 500, 1024: 700})))
+    assert words == f"Raise the batch to 256 (64 a worker): {SOONER}"
+    assert gain == pytest.approx(1.237, rel=0.01)
 
 
 def test_a_study_does_not_advise_against_its_own_recommendation():
@@ -270,7 +281,9 @@ def test_remedies_across_nodes_use_the_constants_across_nodes():
     rows, law = rows_and_law(SYNCED, change=spread)
     assert [row["across_nodes"] for row in rows if row["params"]["batch_size"] == 64] == [False, True, True]
     # the same truth, told by the terms across nodes: 32 · (0.008 + 0.006)/(0.0064 + 0.0512 + 0.006) = 7.04
-    assert remedy_of("allreduce", rows, law).startswith("Raise the batch to 2048 (512 a worker): predicted 7.0×")
+    gain, words = gain_of(remedy_of("allreduce", rows, law))
+    assert words.startswith("Raise the batch to 2048 (512 a worker): predicted –")
+    assert gain == pytest.approx(7.04, rel=0.02)
 
 
 def test_other_swept_keys_are_no_reason_for_a_small_batch():
@@ -380,7 +393,7 @@ def test_a_place_that_is_not_recommended_is_no_cause():
 @pytest.mark.parametrize("missed", [(128,), (128, 256), (128, 512), [64 * 2**doubling for doubling in range(1, 7)]])
 def test_no_batch_beyond_one_that_missed_the_target_is_a_remedy(missed):
     rows, law = rows_and_law(SYNCED)
-    remedy = remedy_of("allreduce", rows, law, steps_part({64: 1000, **dict.fromkeys(missed)}))
+    remedy = remedy_of("allreduce", rows, law, known_steps({64: 1000, **dict.fromkeys(missed)}))
     assert remedy == "A larger batch does not help: those tried have not reached 0.9. Use fewer workers."
 
 
@@ -418,18 +431,18 @@ def test_the_words_of_a_study_that_recommends_no_cell_speak_of_none():
 def test_a_gain_is_that_over_the_recommended_cell():
     rows, law = rows_and_law(SYNCED)
     # one worker: 0.0064 + 0.0064 s at 64, 1000 steps: 12.8 s. two at 128: 0.0128 + 0.004 s, 600 steps: 10.1 s
-    remedy = remedy_of("allreduce", rows, law, steps_part({64: 1000, 128: 600}), chosen="workers=1 batch=64")
-    assert remedy == (
-        "With 2 workers raise the batch to 128 (64 a worker): predicted 1.3× as fast to 0.9 as the recommended cell."
-    )
+    remedy = remedy_of("allreduce", rows, law, known_steps({64: 1000, 128: 600}), chosen="workers=1 batch=64")
+    gain, words = gain_of(remedy)
+    assert words == f"With 2 workers raise the batch to 128 (64 a worker): {SOONER}"
+    assert gain == pytest.approx(1.27, rel=0.02)
     # 850 steps: 14.3 s, though two workers at 64 take 13.6 s
-    none = remedy_of("allreduce", rows, law, steps_part({64: 1000, 128: 850}), chosen="workers=1 batch=64")
+    none = remedy_of("allreduce", rows, law, known_steps({64: 1000, 128: 850}), chosen="workers=1 batch=64")
     assert none.endswith("no sooner than the recommended cell, needing more examples. Stay with one worker.")
 
 
 def test_steps_to_another_target_say_nothing():
     rows, law = rows_and_law(SYNCED)
-    part = steps_part({64: 1000, 256: 500, 1024: 700})
+    part = known_steps({64: 1000, 256: 500, 1024: 700})
     assert "Raise the batch to" not in remedy_of("allreduce", rows, law, part, target=0.8)
 
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import special
 
 from scalestudy.experiments.analysis.laws.batch_size import BatchLaw, regime_of, steps_of_law
+from scalestudy.experiments.analysis.laws.estimate import ENDS
 from scalestudy.experiments.analysis.laws.steps_to_target import steps_to_target
 from tests.support.arrivals import arrived
 
@@ -19,16 +21,20 @@ def steps(s_min, b_crit, sizes=SIZES):
     return s_min * (1 + b_crit / sizes)
 
 
-def law_of(taken, sizes=SIZES, rates=RATES, *, curvature=0.15, exponent=0.5, scatter=0.01, scale=1.0):
+def law_of(
+    taken, sizes=SIZES, rates=RATES, *, curvature=0.15, exponent=0.5, scatter=0.01, scale=1.0, deviation=0.0, seed=0
+):
     """The law of trainings that take so many steps at the best rate, 0.2·(B/128)^exponent; three a batch size and rate.
 
-    scale: of the batch sizes' unit, at the same rates.
+    scale: of the batch sizes' unit, at the same rates. deviation: of the cells about the law, seed: of both scatters.
     """
+    generator = np.random.default_rng(seed)
     best = 0.2 * (sizes / 128) ** exponent
     places = [(size * scale, rate, 1.0) for size in sizes for rate in rates]
     logs = np.log(taken)[:, None] + curvature * np.log2(rates / best[:, None]) ** 2
     cells = np.repeat(np.arange(len(places)), 3)
-    values = logs.ravel()[cells] + scatter * np.random.default_rng(0).standard_normal(len(cells))
+    values = logs.ravel()[cells] + scatter * generator.standard_normal(len(cells))
+    values += deviation * generator.standard_normal(len(places))[cells]
     return BatchLaw.of(steps_to_target(np.array(places), arrived(values, cells), np.random.default_rng(0)))
 
 
@@ -57,6 +63,25 @@ def test_twenty_percent_more_than_perfect_scaling():
     law = law_of(steps(100, 200), scatter=0.001)
     batch = law.near_perfect.value
     assert law.steps(batch).value * batch == pytest.approx(1.2 * law.e_min.value, rel=0.01)
+
+
+def test_a_batch_size_that_was_not_tried_has_the_interval_of_a_new_cell():
+    # the chance that the interval holds a cell at twice the largest size, which lies off the law as all cells do
+    truth, deviation, sizes = float(steps(100, 200, 1024)), 0.1, SIZES[1:5]
+
+    def held(low, high):
+        above, below = (math.log(end / truth) / deviation for end in (high, low))
+        return special.ndtr(above) - special.ndtr(below)
+
+    new, alone = [], []
+    for seed in range(20):
+        law = law_of(steps(100, 200, sizes), sizes, RATES[1:4], scatter=0.05, deviation=deviation, seed=seed)
+        draws, told = law.untried(1024), law.steps(1024)
+        assert np.median(draws) == pytest.approx(math.log(told.value), abs=0.02)
+        new.append(held(*np.exp(np.quantile(draws, ENDS))))
+        alone.append(held(told.low, told.high))
+    assert 0.82 <= np.mean(new) <= 0.97
+    assert np.mean(alone) <= np.mean(new) - 0.1
 
 
 @settings(max_examples=8)

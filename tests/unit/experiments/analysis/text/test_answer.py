@@ -26,7 +26,7 @@ def test_the_answer_has_five_lines_at_most(missing):
     assert 1 <= len(lines) <= MOST_LINES
     assert all(line == line.strip() and "None" not in line and "nan" not in line for line in lines)
     assert (
-        headline(summary) == "8 GPUs, batch 1024, rate 0.2 reached 0.85 in 10.7 s, soonest of all that were confirmed."
+        headline(summary) == "8 workers, batch 1024, rate 0.2 reached 0.85 in 10.7 s, soonest of all that were confirmed."
     )
 
 

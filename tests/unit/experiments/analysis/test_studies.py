@@ -76,3 +76,11 @@ def test_the_recommendation_and_the_predictions_name_one_winner():
     assert {row["num_gpus"]: row["seconds_to_target"] for row in rows}[choice["num_gpus"]] == pytest.approx(
         summary["recommendation"]["fastest"]["seconds"]
     )
+
+
+def test_a_study_whose_length_is_in_tokens_tells_tokens_a_second():
+    """Each of its examples is 64 tokens."""
+    rows = [row for row in summary_of("two-answers")["cells"] if row["samples_per_second"]["value"] is not None]
+    assert rows
+    for row in rows:
+        assert row["tokens_per_second"]["value"] == pytest.approx(64 * row["samples_per_second"]["value"], rel=0.01)

@@ -346,7 +346,7 @@ def details_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
 
     If training picked something by itself, that has a column too.
     """
-    targets, metric = summary["study"]["targets"], metric_of(summary["study"])
+    targets, metric, rates = summary["study"]["targets"], metric_of(summary["study"]), rates_of(summary)
     picks = any("details" in row for row in summary["cells"])
     times = {(row["label"], row["target"]): row for row in summary["time_to_target"]}
     header = [
@@ -355,7 +355,7 @@ def details_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
         f"{metric.heading}, last",
         f"{metric.heading}, best",
         f"{period_of(summary)} s",
-        *rates_of(summary).values(),
+        *rates.values(),
     ]
     header += [*(f"time to {target:g}" for target in targets), *(["picked by training"] if picks else [])]
     rows = [
@@ -365,7 +365,7 @@ def details_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
             _ranged(row[metric.key], metric.text),
             _ranged(row[metric.best_key], metric.text),
             _ranged(row["epoch_seconds"], "{:.3f}".format),
-            *(_ranged(row.get(rate), "{:,.0f}".format) for rate in rates_of(summary)),
+            *(_ranged(row.get(rate), "{:,.0f}".format) for rate in rates),
             *(_time_text(times[row["label"], target]) for target in targets),
             *([_picked_text(row.get("details", {}))] if picks else []),
         ]

@@ -25,9 +25,8 @@ def test_the_answer_has_five_lines_at_most(missing):
     lines = answer_lines(summary)
     assert 1 <= len(lines) <= MOST_LINES
     assert all(line == line.strip() and "None" not in line and "nan" not in line for line in lines)
-    assert (
-        headline(summary) == "8 workers, batch 1024, rate 0.2 reached 0.85 in 10.7 s, soonest of all that were confirmed."
-    )
+    told = headline(summary)
+    assert told == "8 workers, batch 1024, rate 0.2 reached 0.85 in 10.7 s, soonest of all that were confirmed."
 
 
 def test_a_line_knows_what_it_is_about():

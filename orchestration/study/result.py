@@ -185,10 +185,10 @@ def cell_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     metric = StudyMetric(**summary["study"]["metric"])
     target = summary["recommendation"]["target"]
     times = {row["label"]: row["seconds"] for row in summary["time_to_target"] if row["target"] == target}
-    rows = []
+    figures, rows = (metric.key, metric.best_key, "epoch_seconds", *rates_of(summary)), []
     for cell in summary["cells"]:
         row = {"label": cell["label"], **cell["params"], "kind": cell["kind"]}
-        for key in (metric.key, metric.best_key, "epoch_seconds", *rates_of(summary)):
+        for key in figures:
             figure = found if present(found := cell.get(key)) else {}
             row |= {key: figure.get("value"), f"{key}_low": figure.get("low"), f"{key}_high": figure.get("high")}
         row |= {"speedup": cell["speedup"], "efficiency": cell["efficiency"]}

@@ -37,10 +37,20 @@ from scalestudy.experiments.spec.study_spec import StudySpec
 
 HALF = 0.5
 NO_SECONDS = 1e-300
-
-
 Column = tuple[Vector, int, float]
 """Draws (k, p) that are kept elsewhere, which of them it is, and what is added to it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """A figure as it is told, and draws of its logarithm (k,)."""
+
+    value: float
+    logs: Vector
+
+    def over(self, other: "Told") -> "Told":
+        """Return the ratio to another figure."""
+        return Told(value=self.value / other.value, logs=self.logs - other.logs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,10 +205,11 @@ class Learnt:
         key = self._nearest(batch_size, rate, num_gpus)
         return float(self.found.mean[self.places[key]]) + self._later(self.able[key])
 
-    def draws_beside(self, batch_size: int, rate: float, num_gpus: int) -> Vector:
-        """Draw the same (k,)."""
+    def beside(self, batch_size: int, rate: float, num_gpus: int) -> Told:
+        """Return the same as steps, with their draws."""
         key = self._nearest(batch_size, rate, num_gpus)
-        return np.asarray(self.found.draws[:, self.places[key]] + self._later(self.able[key]))
+        logs = self.found.draws[:, self.places[key]] + self._later(self.able[key])
+        return Told(value=math.exp(self.mean_beside(batch_size, rate, num_gpus)), logs=logs)
 
     def _nearest(self, batch_size: int, rate: float, num_gpus: int) -> Key:
         alike = [key for key, able in self.able.items() if key[:2] == (batch_size, rate) and able > HALF]
@@ -411,6 +422,27 @@ def _examples(trainings: Sequence[Training]) -> dict[int, float]:
     return {batch_size: statistics.median(found) for batch_size, found in each.items()}
 
 
+def steps_untried(law: BatchLaw, batch_size: int) -> Told:
+    """Return the steps to the target of a batch size that was not trained with, at its best rate."""
+    return Told(value=law.steps(batch_size).value, logs=law.untried(batch_size))
+
+
+def seconds_of_steps(steps: float, seconds: Timed, batch_size: int, num_gpus: int, *, across_nodes: bool) -> float:
+    """Return the seconds that so many steps take, warm-up included."""
+    step = seconds.seconds(num_gpus, batch_size, across_nodes=across_nodes)
+    return steps * step + seconds.warm_up_beside(num_gpus, batch_size)
+
+
+def time_of_steps(steps: Told, seconds: Timed, batch_size: int, num_gpus: int, *, across_nodes: bool) -> Told:
+    """Return the same with its draws."""
+    draws = steps.logs + seconds.draws(num_gpus, batch_size, across_nodes=across_nodes)
+    warm_up = max(seconds.warm_up_beside(num_gpus, batch_size), NO_SECONDS)
+    return Told(
+        value=seconds_of_steps(steps.value, seconds, batch_size, num_gpus, across_nodes=across_nodes),
+        logs=np.logaddexp(draws, math.log(warm_up)),
+    )
+
+
 def seconds_untried(
     steps: Learnt, seconds: Timed, batch_size: int, rate: float, num_gpus: int, *, across_nodes: bool
 ) -> float:
@@ -418,23 +450,16 @@ def seconds_untried(
 
     A cell that was tried has what `times_of` says.
     """
-    step = seconds.seconds(num_gpus, batch_size, across_nodes=across_nodes)
-    return math.exp(steps.mean_beside(batch_size, rate, num_gpus)) * step + seconds.warm_up_beside(num_gpus, batch_size)
+    count = math.exp(steps.mean_beside(batch_size, rate, num_gpus))
+    return seconds_of_steps(count, seconds, batch_size, num_gpus, across_nodes=across_nodes)
 
 
-def draws_untried(
+def time_untried(
     steps: Learnt, seconds: Timed, batch_size: int, rate: float, num_gpus: int, *, across_nodes: bool
-) -> Vector:
-    """Draw the logarithm of the same (k,)."""
-    draws = steps.draws_beside(batch_size, rate, num_gpus)
-    return draws_of_steps(draws, seconds, batch_size, num_gpus, across_nodes=across_nodes)
-
-
-def draws_of_steps(steps: Vector, seconds: Timed, batch_size: int, num_gpus: int, *, across_nodes: bool) -> Vector:
-    """Draw the logarithm of the seconds that steps take, warm-up included (k,). steps: draws of their logarithm."""
-    draws = steps + seconds.draws(num_gpus, batch_size, across_nodes=across_nodes)
-    warm_up = max(seconds.warm_up_beside(num_gpus, batch_size), NO_SECONDS)
-    return np.asarray(np.logaddexp(draws, math.log(warm_up)))
+) -> Told:
+    """Return the same with its draws."""
+    count = steps.beside(batch_size, rate, num_gpus)
+    return time_of_steps(count, seconds, batch_size, num_gpus, across_nodes=across_nodes)
 
 
 def times_of(cells: Sequence[Cell], steps: Learnt, seconds: Timed) -> Times:

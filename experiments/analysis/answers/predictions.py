@@ -15,14 +15,15 @@ from scalestudy.experiments.analysis.answers.posterior import (
     Learnt,
     Posterior,
     Timed,
-    draws_of_steps,
-    draws_untried,
+    Told,
     seconds_untried,
+    steps_untried,
+    time_of_steps,
+    time_untried,
 )
 from scalestudy.experiments.analysis.answers.target_times import Option, TargetTimes
 from scalestudy.experiments.analysis.answers.throughput import part_of_combination
 from scalestudy.experiments.analysis.laws.estimate import ENDS
-from scalestudy.experiments.analysis.laws.shrinkage import Vector
 from scalestudy.experiments.analysis.laws.step_figures import MEASURE
 from scalestudy.experiments.analysis.measures.cells import combination_of
 from scalestudy.experiments.analysis.measures.parts import Figure, identified, missing, present
@@ -59,10 +60,10 @@ COLUMNS = (
 )
 
 
-def gain_text(value: float, logs: Vector) -> str:
-    """Return `2.5× (2.1 to 3)`, a ratio with the interval of its draws. logs: of their logarithms (k,)."""
-    low, high = np.exp(np.quantile(logs, ENDS)).tolist()
-    return f"{three_digits(value)}× ({three_digits(low)} to {three_digits(high)})"
+def gain_text(gain: Told) -> str:
+    """Return `2.50× (2.10 to 3.00)`, a ratio with the interval of its draws."""
+    low, high = np.exp(np.quantile(gain.logs, ENDS)).tolist()
+    return f"{three_digits(gain.value)}× ({three_digits(low)} to {three_digits(high)})"
 
 
 def predictions_part(
@@ -299,7 +300,7 @@ class _Predicting:
             "low": option["interval"]["low"],
             "high": option["interval"]["high"],
             "valid": True,
-            "why": self._larger(count, batch_size, params["learning_rate"]),
+            "why": self._larger(count, self._time(count, batch_size, params["learning_rate"])),
         }
 
     def _soonest(self, count: int) -> tuple[int, float] | str:
@@ -339,27 +340,32 @@ class _Predicting:
             return f"{why}, and beyond {critical:.3g} (B_crit) a larger batch hardly needs fewer steps"
         return f"{why}; up to {critical:.3g} (B_crit) larger ones may pay: train with them"
 
-    def _row(self, count: int, batch_size: int, rate: float) -> Figure:
+    def _time(self, count: int, batch_size: int, rate: float) -> Told:
         spans = self.valid_range.spans_nodes(count)
-        seconds = seconds_untried(self.learnt, self.timed, batch_size, rate, count, across_nodes=spans)
-        draws = draws_untried(self.learnt, self.timed, batch_size, rate, count, across_nodes=spans)
-        low, high = np.exp(np.quantile(draws, ENDS)).tolist()
+        return time_untried(self.learnt, self.timed, batch_size, rate, count, across_nodes=spans)
+
+    def _row(self, count: int, batch_size: int, rate: float) -> Figure:
+        time = self._time(count, batch_size, rate)
+        low, high = np.exp(np.quantile(time.logs, ENDS)).tolist()
         return {
             "num_gpus": count,
             "per_worker_batch": batch_size / count,
             "batch_size": batch_size,
             "learning_rate": rate,
             "step_seconds": self.valid_range.seconds(count, batch_size),
-            "seconds_to_target": seconds,
-            "worker_seconds": seconds * count,
-            "cost": cost_of(seconds * count, self.price),
+            "seconds_to_target": time.value,
+            "worker_seconds": time.value * count,
+            "cost": cost_of(time.value * count, self.price),
             "low": low,
             "high": high,
-            "why": self._larger(count, batch_size, rate),
+            "why": self._larger(count, time),
         }
 
-    def _larger(self, count: int, batch_size: int, rate: float) -> str | None:
-        """Say what a batch beyond those measured is predicted to bring. None if unknown or nothing."""
+    def _larger(self, count: int, now: Told) -> str | None:
+        """Say what a batch beyond those measured is predicted to bring. None if unknown or nothing.
+
+        now: the time of the soonest batch that was measured.
+        """
         s_min, b_crit = self.efficiency["s_min"], self.efficiency["b_crit"]
         if self.valid_range.misfit or not identified(s_min) or not identified(b_crit):
             return None
@@ -368,15 +374,13 @@ class _Predicting:
             return None  # a larger one was tried, and did not reach the target
         most = self.efficiency.get("training_examples") or math.inf
         spans = self.valid_range.spans_nodes(count)
-        now = seconds_untried(self.learnt, self.timed, batch_size, rate, count, across_nodes=spans)
-        law, gains = self.learnt.law(count), {}
-        for size in (largest * 2**doubling for doubling in range(1, LARGEST_BATCHES + 1)):
-            if size <= most and size / count <= self.valid_range.most_share:
-                seconds = law.steps(size).value * self.valid_range.seconds(count, size)
-                gains[size] = now / (seconds + self.timed.warm_up_beside(count, size))
-        best = max(gains, key=lambda size: gains[size], default=0)
-        if gains.get(best, 0.0) < WORTH_TELLING:
+        law = self.learnt.law(count)
+        gains = {
+            size: now.over(time_of_steps(steps_untried(law, size), self.timed, size, count, across_nodes=spans))
+            for size in (largest * 2**doubling for doubling in range(1, LARGEST_BATCHES + 1))
+            if size <= most and size / count <= self.valid_range.most_share
+        }
+        best = max(gains, key=lambda size: gains[size].value, default=None)
+        if best is None or gains[best].value < WORTH_TELLING:
             return None
-        logs = draws_untried(self.learnt, self.timed, batch_size, rate, count, across_nodes=spans)
-        logs -= draws_of_steps(law.untried(best), self.timed, best, count, across_nodes=spans)
-        return f"a batch of {best}, beyond those measured, is predicted to be {gain_text(gains[best], logs)} as fast"
+        return f"a batch of {best}, beyond those measured, is predicted to be {gain_text(gains[best])} as fast"

@@ -12,21 +12,12 @@ from functools import partial
 import numpy as np
 
 from scalestudy.experiments.analysis.answers.efficiency import Tuning
-from scalestudy.experiments.analysis.answers.posterior import Posterior, Timed, draws_of_steps
+from scalestudy.experiments.analysis.answers.posterior import Posterior, Timed, Told, steps_untried, time_of_steps
 from scalestudy.experiments.analysis.answers.predictions import WORTH_TELLING, gain_text
-from scalestudy.experiments.analysis.laws.batch_size import BatchLaw
 from scalestudy.experiments.analysis.laws.step_figures import why_no_law
 from scalestudy.experiments.analysis.laws.step_terms import LEAST_SECONDS, Vector, features_of
 from scalestudy.experiments.analysis.measures.cells import combination_of
 from scalestudy.experiments.analysis.measures.parts import Row
-
-
-@dataclass(frozen=True, kw_only=True)
-class Told:
-    """A figure as it is told, and draws of its logarithm (k,)."""
-
-    value: float
-    logs: Vector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,27 +40,22 @@ class RowLaw:
         """The most examples a worker, as timed."""
         return max(size.batch_size / size.num_gpus for size in self.timed.steps.lawful)
 
-    def seconds(self, num_gpus: int, batch_size: int) -> float:
-        """Return the seconds of a step."""
-        return self.timed.seconds(num_gpus, batch_size, across_nodes=self.across_nodes)
-
     def time_to_target(self, steps: "Steps", num_gpus: int, batch_size: int) -> Told | None:
         """Return the seconds to a target at the best rate, None if the steps are not known."""
         count = steps.at(batch_size)
         if count is None:
             return None
-        warm_up = self.timed.warm_up_beside(num_gpus, batch_size)
-        return Told(
-            value=count.value * self.seconds(num_gpus, batch_size) + warm_up,
-            logs=draws_of_steps(count.logs, self.timed, batch_size, num_gpus, across_nodes=self.across_nodes),
-        )
+        return time_of_steps(count, self.timed, batch_size, num_gpus, across_nodes=self.across_nodes)
 
     def gain(self, num_gpus: int, batch_size: int, base_num_gpus: int, base_batch_size: int) -> Told:
         """Return the examples a second over those of another place."""
-        ours, base = (num_gpus, batch_size), (base_num_gpus, base_batch_size)
-        own, others = (self.timed.draws(*each, across_nodes=self.across_nodes) for each in (ours, base))
-        share = batch_size / base_batch_size
-        return Told(value=share * self.seconds(*base) / self.seconds(*ours), logs=math.log(share) + others - own)
+        step, base = self._step(num_gpus, batch_size), self._step(base_num_gpus, base_batch_size)
+        share, faster = batch_size / base_batch_size, base.over(step)
+        return Told(value=share * faster.value, logs=math.log(share) + faster.logs)
+
+    def _step(self, num_gpus: int, batch_size: int) -> Told:
+        draws = self.timed.draws(num_gpus, batch_size, across_nodes=self.across_nodes)
+        return Told(value=self.timed.seconds(num_gpus, batch_size, across_nodes=self.across_nodes), logs=draws)
 
     def gradient_seconds(self, per_worker_batch: float) -> float:
         """Return T_grad."""
@@ -104,12 +90,12 @@ class Steps:
             return None
         tried: dict[int, Told | None] = {}
         for point in tuning.points:
-            tried[point.measured.batch_size] = None
-            if point.measured.best is not None and point.estimate is not None:
-                logs = learnt.draws_beside(point.measured.batch_size, point.measured.best.rate, tuning.num_gpus[0])
-                tried[point.measured.batch_size] = Told(value=point.estimate.value, logs=logs)
+            size, best = point.measured.batch_size, point.measured.best
+            tried[size] = None
+            if best is not None and point.estimate is not None:
+                tried[size] = learnt.beside(size, best.rate, tuning.num_gpus[0])
         law = tuning.law if tuning.law is not None and tuning.law.identified else None
-        return cls(target=tuning.target, tried=tried, untried=None if law is None else partial(_untried, law))
+        return cls(target=tuning.target, tried=tried, untried=None if law is None else partial(steps_untried, law))
 
     def missed(self, batch_size: int) -> bool:
         """Whether trainings with this batch size missed the target, or with a smaller one above all that reached it."""
@@ -122,10 +108,6 @@ class Steps:
         if batch_size in self.tried or self.missed(batch_size) or self.untried is None:
             return self.tried.get(batch_size)
         return self.untried(batch_size)
-
-
-def _untried(law: BatchLaw, batch_size: int) -> Told:
-    return Told(value=law.steps(batch_size).value, logs=law.untried(batch_size))
 
 
 def raise_batch(
@@ -171,22 +153,22 @@ def raise_batch(
         if base_time is not None and times:
             best = min(times, key=lambda batch: times[batch].value)
             soonest, own = times[best], law.time_to_target(steps, workers, now)
-            gain = base_time.value / soonest.value
-            if gain < WORTH_TELLING or (own is not None and soonest.value >= own.value):
-                than = " than the recommended cell" if gain < WORTH_TELLING else ""
+            gain = base_time.over(soonest)
+            if gain.value < WORTH_TELLING or (own is not None and soonest.value >= own.value):
+                than = " than the recommended cell" if gain.value < WORTH_TELLING else ""
                 return (
                     f"A larger batch does not help: it is predicted to reach {steps.target:g} no sooner{than}, "
                     f"needing more examples.{fewer}"
                 )
             return (
-                f"{raised} to {best} ({best / workers:g} a worker): predicted "
-                f"{gain_text(gain, base_time.logs - soonest.logs)} as fast to {steps.target:g} as the recommended cell."
+                f"{raised} to {best} ({best / workers:g} a worker): predicted {gain_text(gain)} as fast to "
+                f"{steps.target:g} as the recommended cell."
             )
     chosen = next((batch for batch in batches if enough(law, workers, batch)), batches[-1])
     faster = law.gain(workers, chosen, base_workers, base_batch)
     if faster.value < WORTH_TELLING:
         return None
     return (
-        f"{raised} to {chosen} ({chosen / workers:g} a worker): predicted {gain_text(faster.value, faster.logs)} the "
+        f"{raised} to {chosen} ({chosen / workers:g} a worker): predicted {gain_text(faster)} the "
         "examples a second of the recommended cell; a target may take more of them."
     )

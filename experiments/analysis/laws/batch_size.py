@@ -104,8 +104,7 @@ class BatchLaw:
 
     def steps(self, batch_size: float) -> Estimate:
         """Return the steps to the target by the law. The value is that of its median constants, as they are told."""
-        draws = self.log_s_min + np.log1p(np.exp(self.log_b_crit) / batch_size)
-        low, high = np.exp(np.quantile(draws, ENDS)).tolist()
+        low, high = np.exp(np.quantile(self._log_steps(batch_size), ENDS)).tolist()
         return Estimate(value=steps_of_law(self.s_min.value, self.b_crit.value, batch_size), low=low, high=high)
 
     def untried(self, batch_size: float) -> Vector:
@@ -114,8 +113,10 @@ class BatchLaw:
         That they deviate much as their neighbours do is left out, so the interval is rather too wide.
         """
         generator = np.random.default_rng(round(1000 * batch_size))
-        draws = self.log_s_min + np.log1p(np.exp(self.log_b_crit) / batch_size)
-        return np.asarray(draws + self.spread * generator.standard_normal(len(draws)))
+        return np.asarray(self._log_steps(batch_size) + self.spread * generator.standard_normal(len(self.spread)))
+
+    def _log_steps(self, batch_size: float) -> Vector:
+        return np.asarray(self.log_s_min + np.log1p(np.exp(self.log_b_crit) / batch_size))
 
     def best_rate(self, batch_size: float) -> Estimate:
         """Return the rate that takes the fewest steps."""

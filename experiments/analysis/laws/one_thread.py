@@ -1,7 +1,7 @@
 """Linear algebra on one thread.
 
 The matrices of the laws are small: more threads of BLAS gain little on a quiet machine, and on a busy one they wait for
-each other. On one thread the same records also give the same digits on every machine.
+each other. On one thread the number of cores also changes no digit.
 """
 
 import functools

@@ -10,8 +10,8 @@ from scalestudy.experiments.analysis.answers.posterior import (
     Learnt,
     Posterior,
     Timed,
-    draws_untried,
     seconds_untried,
+    time_untried,
     times_of,
 )
 from scalestudy.experiments.analysis.measures.cells import combinations, gather
@@ -196,9 +196,9 @@ def test_a_cell_has_the_same_time_asked_as_a_cell_and_asked_as_any_place(known):
         place = found.labels.index(cell.label)
         params = cell.batch_size, cell.learning_rate, cell.num_gpus
         seconds = seconds_untried(learnt, timed, *params, across_nodes=False)
-        draws = draws_untried(learnt, timed, *params, across_nodes=False)
-        assert seconds == pytest.approx(np.exp(found.mean[place])), cell.label
-        assert draws == pytest.approx(found.draws[:, place]), cell.label
+        time = time_untried(learnt, timed, *params, across_nodes=False)
+        assert seconds == time.value == pytest.approx(np.exp(found.mean[place])), cell.label
+        assert time.logs == pytest.approx(found.draws[:, place]), cell.label
 
 
 def test_timings_in_doubt_stand_for_their_own_cells_alone(known):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from scalestudy.experiments.analysis import summarise
-from scalestudy.experiments.analysis.answers.posterior import Posterior
-from scalestudy.experiments.analysis.answers.remedies import Steps, Told
+from scalestudy.experiments.analysis.answers.posterior import Posterior, Told
+from scalestudy.experiments.analysis.answers.remedies import Steps
 from scalestudy.experiments.analysis.answers.verdicts import Case, verdicts
 from scalestudy.experiments.analysis.laws.batch_size import steps_of_law
 from scalestudy.experiments.analysis.laws.steps_to_target import DRAWS

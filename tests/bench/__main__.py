@@ -10,7 +10,7 @@
    others published (`tests.bench.rcp`).
 7. The training loop (`tests.bench.training`) and every gradient strategy (`tests.bench.sync`).
 8. What a factorised study under ASHA recommends and costs, against a full grid, on 15 fresh seeds
-   (`tests.bench.decision`). It takes some 45 minutes, so it runs only where it is named: `make bench BENCH=decision`.
+   (`tests.bench.decision`). It takes some 65 minutes, so it runs only where it is named: `make bench BENCH=decision`.
    Cut off, the same command goes on.
 
 Parts 7 and 8 read Fashion-MNIST from the folder that SCALESTUDY_DATA names, or where `scalestudy data fetch` has put

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -15,6 +16,7 @@ from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.config import OptimizerConfig, ScheduleConfig, TrainConfig
 from scalestudy.training.data.builtin import load_digits
+from scalestudy.training.data.splits import Splits
 from scalestudy.training.loop.train import train
 from tests.support.pages import blocks, page_text
 from tests.support.synthetic_studies import spec_of
@@ -88,6 +90,12 @@ def test_a_small_gpt() -> None:
     same_as_by_hand(config, gpt_by_hand, (0.0003, 0.003))
 
 
+def accuracy(model: nn.Module, splits: Splits) -> float:
+    model.eval()
+    with torch.no_grad():
+        return (model(splits.test_inputs).argmax(dim=1) == splits.test_targets).float().mean().item()
+
+
 EPOCHS, WIDTH = 6, 64
 
 
@@ -103,9 +111,7 @@ def perceptron_by_hand(rate: float, seed: int) -> float:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    model.eval()
-    with torch.no_grad():
-        return (model(splits.test_inputs).argmax(dim=1) == splits.test_targets).float().mean().item()
+    return accuracy(model, splits)
 
 
 @pytest.mark.slow
@@ -140,9 +146,7 @@ def conv_net_by_hand(rate: float, seed: int) -> float:
             loss.backward()
             optimizer.step()
         scheduler.step()
-    model.eval()
-    with torch.no_grad():
-        return (model(splits.test_inputs).argmax(dim=1) == splits.test_targets).float().mean().item()
+    return accuracy(model, splits)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from scipy import stats
 
 from scalestudy.experiments.analysis.answers.efficiency import noise_scale, statistical_efficiency, tunings
 from scalestudy.experiments.analysis.answers.posterior import Posterior
+from scalestudy.experiments.analysis.answers.remedies import Steps
 from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.analysis.measures.parts import missing, present
@@ -133,6 +134,18 @@ def test_one_rate_is_no_tuning():
     assert "other rates than 0.4 at batch 64" in part["why"]
     assert all(each["fitted_steps"] is None and each["regime"] is None for each in part["points"])
     assert all(each["estimate"]["low"] < each["estimate"]["high"] for each in part["points"])
+
+
+@pytest.mark.parametrize(("rates", "lawful"), [("[0.1, 0.2, 0.4, 0.8]", True), ("[0.4]", False)])
+def test_steps_of_a_batch_size_that_was_not_tried_need_a_law_that_is_identified(rates, lawful):
+    spec, plan, trials = study(batches="[64, 128, 256, 512]", rates=rates)
+    posterior = Posterior(spec, gather(plan, trials, ACCURACY))
+    (tuned,) = tunings(posterior, {"target": 0.8, "choice": missing(""), "recommended": missing("")})
+    steps = Steps.of(posterior, tuned)
+    assert steps.at(256) is not None
+    assert (steps.at(1024) is not None) == lawful
+    if lawful:
+        assert steps.at(1024).value == tuned.law.steps(1024).value
 
 
 def test_the_same_cell_has_the_same_steps_as_in_its_time():

@@ -199,6 +199,7 @@ def test_a_cell_has_the_same_time_asked_as_a_cell_and_asked_as_any_place(known):
         time = time_untried(learnt, timed, *params, across_nodes=False)
         assert seconds == time.value == pytest.approx(np.exp(found.mean[place])), cell.label
         assert time.logs == pytest.approx(found.draws[:, place]), cell.label
+        assert learnt.beside(*params).logs == pytest.approx(found.learnt_of([place])[:, 0]), cell.label
 
 
 def test_timings_in_doubt_stand_for_their_own_cells_alone(known):

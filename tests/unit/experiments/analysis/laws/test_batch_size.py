@@ -54,6 +54,7 @@ def test_the_constants_are_medians_of_the_draws_and_make_the_steps():
         assert estimate.low < truth < estimate.high
         assert estimate.value == pytest.approx(truth, rel=0.03)
     assert law.s_min.value == pytest.approx(math.exp(np.median(law.log_s_min)))
+    assert law.identified
     assert law.steps(300).value == steps_of_law(law.s_min.value, law.b_crit.value, 300)
     assert [law.regime(size) for size in (32, 200, 1024)] == ["perfect scaling", "diminishing returns", "flat"]
 
@@ -116,6 +117,7 @@ def test_perfect_scaling_all_the_way_leaves_the_fewest_steps_open():
     law = law_of(1e5 / SIZES * np.array([1.02, 0.97, 1.03, 1.0, 1.01, 0.98]))
     assert not law.s_min.identified
     assert "S_min may be anything" in law.s_min.why
+    assert not law.identified
     assert law.e_min.identified
     assert law.e_min.value == pytest.approx(1e5, rel=0.03)
     assert not law.b_crit.identified
@@ -150,6 +152,7 @@ def test_an_exponent_of_rates_that_are_all_as_good_is_not_identified():
 def test_where_each_batch_size_has_one_rate_the_steps_are_those_of_the_rates():
     law = law_of(steps(100, 200), rates=RATES[2:3], curvature=0.0)
     assert not law.compared
+    assert not law.identified
     assert law.b_crit.value == pytest.approx(200, rel=0.1)
 
 

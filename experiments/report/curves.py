@@ -1,46 +1,61 @@
-"""The curves that the page draws for a cell: medians over seeds of its metric, over epochs and over seconds."""
+"""The curves that the page draws for a cell: what its trainings went through, as medians over its seeds."""
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from scalestudy.experiments.analysis.measures.cells import Cell
+from scalestudy.experiments.analysis.measures.parts import median
+from scalestudy.experiments.analysis.measures.trial import Epoch, Trial
 from scalestudy.experiments.analysis.measures.usable import COUNTED
 
-Points = tuple[Sequence[float], Sequence[float]]
+Column = list[float | None]
+LOSSES = ("train_loss", "test_loss")
+RATE = "learning_rate"
+Period = tuple[Epoch, float | None]
+"""An epoch, and the training seconds until its end; None: they can't be known."""
 
 
-def points_by_epoch(cell: Cell) -> Points:
-    """Return epochs, and the median of the metric over the seeds that have each epoch."""
-    curves = [
-        {
-            epoch.number: (epoch.number, epoch.tested[cell.metric.key])
-            for epoch in trial.epochs
-            if cell.metric.key in epoch.tested
-        }
-        for trial in cell.with_status(COUNTED)
-    ]
-    return _medians(cell, curves)
+def curves_of(cell: Cell) -> dict[str, Column]:
+    """Return columns over the cell's periods: `epochs`, `seconds`, its metric by its key, LOSSES and RATE.
 
-
-def points_by_seconds(cell: Cell) -> Points:
-    """Return the median seconds and median metric over seeds, after each epoch."""
-    return _medians(cell, [dict(enumerate(cell.curve(trial))) for trial in cell.with_status(COUNTED)])
-
-
-def _medians(cell: Cell, curves: Sequence[Mapping[int, tuple[float, float]]]) -> Points:
-    """Return the line of a cell: medians over its seeds. curves: of each seed, (place on the axis, value) by number.
-
-    Where trainings stop at the target, the fast seeds end first, and a median over the slow ones would fall. So a seed
-    that has ended keeps its last value, and the line ends where fewer than half go on.
+    Each is a median over seeds; None: no seed has it. Where trainings stop at the target, the fast seeds end first, and
+    a median over the slow ones would fall. So a seed that has ended keeps its last metric and losses, and the columns
+    end where fewer than half of the seeds go on.
     """
-    curves = [points for points in curves if points]
+    seeds = [periods for trial in cell.with_status(COUNTED) if (periods := _periods(cell, trial))]
     stops = bool(cell.with_status(("at_target",)))
-    places, values = [], []
-    for number in sorted({number for points in curves for number in points}):
-        left = [points[number] for points in curves if number in points]
-        if stops and 2 * len(left) < len(curves):
+    values = [*dict.fromkeys((cell.metric.key, *LOSSES))]
+    columns: dict[str, Column] = {key: [] for key in ("epochs", "seconds", *values, RATE)}
+    for number in sorted({number for periods in seeds for number in periods}):
+        left = [periods[number] for periods in seeds if number in periods]
+        if stops and 2 * len(left) < len(seeds):
             break
-        ended = [points[max(points)] for points in curves if max(points) < number] if stops else []
-        places.append(statistics.median(place for place, _ in left))
-        values.append(statistics.median(value for _, value in [*left, *ended]))
-    return places, values
+        ended = [[*periods.values()] for periods in seeds if stops and max(periods) < number]
+        columns["epochs"].append(number)
+        columns["seconds"].append(_median([seconds for _, seconds in left]))
+        columns[RATE].append(_median([epoch.learning_rate for epoch, _ in left]))
+        for key in values:
+            known = [_value(epoch, key) for epoch, _ in left]
+            columns[key].append(_median([*known, *(_last(periods, key) for periods in ended)]))
+    return columns
+
+
+def _periods(cell: Cell, trial: Trial) -> dict[int, Period]:
+    """Return a training's epochs by number, with their seconds."""
+    seconds = cell.elapsed_seconds(trial)
+    return {
+        epoch.number: (epoch, seconds[place] if place < len(seconds) else None)
+        for place, epoch in enumerate(trial.epochs)
+    }
+
+
+def _value(epoch: Epoch, key: str) -> float | None:
+    return epoch.train_loss if key == "train_loss" else epoch.tested.get(key)
+
+
+def _last(periods: Sequence[Period], key: str) -> float | None:
+    known = (value for epoch, _ in reversed(periods) if (value := _value(epoch, key)) is not None)
+    return next(known, None)
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    return median([value for value in values if value is not None])

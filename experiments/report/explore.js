@@ -13,6 +13,14 @@
   const MOST_SQUARES = 12,
     SHAPES = ["circle", "square", "triangle", "diamond", "down"]; // one fewer than colours: 30 sizes differ
   const rates = ["samples_per_second", "tokens_per_second"].filter((key) => key in cells);
+  const measured = (number) => number !== null && number !== undefined;
+  // Of the curves: words, the columns of a curve, solid and dotted, and whether a target is one of their values.
+  const METRIC = { name: "metric", words: `test ${metric.name}`, columns: [`test_${metric.name}`], targeted: true };
+  const quantities = [
+    METRIC,
+    { name: "loss", words: "train and test loss", columns: ["test_loss", "train_loss"], targeted: metric.name === "loss" },
+    { name: "rate", words: "learning rate", columns: ["learning_rate"], targeted: false },
+  ].filter(({ columns }) => data.curves.some((curve) => columns.some((key) => (curve[key] || []).some(measured))));
   const { Figure, MARGIN, css, element, save, three } = drawing;
   const MEMORY = "study-view " + data.study.id;
   // MLflow shows the page in a frame without an origin, which may neither save files nor open windows.
@@ -34,9 +42,11 @@
     target: targets.findIndex((answer) => answer.target === kept.target),
     chosen: cells.label.indexOf(kept.chosen),
     over: kept.over === "epochs" ? "epochs" : "seconds",
+    quantity: kept.quantity,
   };
   if (state.target < 0) state.target = answered;
   if (state.chosen < 0) state.chosen = null;
+  const drawnQuantity = () => quantities.find((each) => each.name === state.quantity) || quantities[0] || METRIC;
   const asked = () => targets[state.target] || null;
   const value = (cell, key) => JSON.stringify(cells.params[cell][key]);
   const shown = (cell) =>
@@ -120,39 +130,48 @@
   };
   const figures = {
     curves(figure) {
-      const curves = data.curves.filter((curve) => shown(curve.cell) && curve[state.over][0].length);
-      if (!curves.length) return false;
-      const [all, answer] = [curves.flatMap((curve) => curve[state.over][1]), asked()];
-      if (answer) all.push(answer.target);
-      const log = !metric.share && Math.min(...all) > 0 && Math.max(...all) / Math.min(...all) >= 30;
+      const { words, columns, targeted } = drawnQuantity();
+      const lines = data.curves
+        .filter((curve) => shown(curve.cell))
+        .flatMap((curve) =>
+          columns.map((key, place) => ({
+            cell: curve.cell,
+            dashes: curve.runs ? "5 3" : place ? "1.5 2.5" : null,
+            points: curve[state.over]
+              .map((each, period) => [each, (curve[key] || [])[period]])
+              .filter((point) => point.every(measured)),
+          })),
+        )
+        .filter(({ points }) => points.length);
+      if (!lines.length) return false;
+      const values = lines.flatMap(({ points }) => points.map(([, y]) => y)),
+        answer = targeted && asked();
+      if (answer) values.push(answer.target);
+      const share = targeted && metric.share;
+      const log = !share && Math.min(...values) > 0 && Math.max(...values) / Math.min(...values) >= 30;
       figure.axes(
         {
-          values: curves.flatMap((curve) => curve[state.over][0]),
+          values: lines.flatMap(({ points }) => points.map(([x]) => x)),
           from: 0,
           label: state.over === "seconds" ? "training seconds, evaluation left out" : `${data.period}s`,
         },
-        { values: all, log, label: `test ${metric.name}` },
+        { values, log, label: words },
       );
       if (answer) figure.level(answer.target, `target ${answer.target}`);
-      const order = [...curves].sort((a, b) => weight(a.cell) - weight(b.cell));
-      for (const {
-        cell,
-        runs,
-        [state.over]: [x, y],
-      } of order) {
+      lines.sort((a, b) => weight(a.cell) - weight(b.cell));
+      for (const { cell, dashes, points } of lines) {
         const strong = weight(cell) > 0;
-        figure.line(
-          x.map((each, place) => [each, y[place]]),
-          {
-            stroke: cell === state.chosen ? css("--ink") : colour(cell),
-            "stroke-width": strong ? 2.5 : 1.2,
-            "stroke-opacity": strong || state.chosen === null ? 0.9 : 0.3,
-            "data-cell": cell,
-            ...(runs && { "stroke-dasharray": "5 3" }),
-          },
-        );
-        x.forEach((each, place) => figure.mark(cell, figure.x.at(each), figure.y.at(y[place])));
+        figure.line(points, {
+          stroke: cell === state.chosen ? css("--ink") : colour(cell),
+          "stroke-width": strong ? 2.5 : 1.2,
+          "stroke-opacity": strong || state.chosen === null ? 0.9 : 0.3,
+          "data-cell": cell,
+          "stroke-dasharray": dashes,
+        });
+        points.forEach(([x, y]) => figure.mark(cell, figure.x.at(x), figure.y.at(y)));
       }
+      figure.box.querySelector(".now").textContent =
+        columns.length > 1 ? "Dotted: the training loss, taken before each update." : "";
       return true;
     },
     pareto(figure) {
@@ -379,6 +398,12 @@
       .addEventListener("click", () => save(new Blob([table()], { type: "text/csv" }), "cells.csv"));
     const over = document.getElementById("over");
     if (over) over.addEventListener("click", () => change({ over: state.over === "seconds" ? "epochs" : "seconds" }));
+    const quantity = document.getElementById("quantity");
+    if (quantity) {
+      quantity.append(...quantities.map(({ name, words }) => element("option", { value: name }, words)));
+      quantity.value = drawnQuantity().name;
+      quantity.addEventListener("change", () => change({ quantity: quantity.value }));
+    }
   }
 
   function table() {

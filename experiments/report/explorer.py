@@ -20,14 +20,14 @@ from scalestudy.experiments.analysis.measures.usable import COUNTED, test_values
 from scalestudy.experiments.analysis.text.answer import chosen_lines
 from scalestudy.experiments.analysis.text.sentences import best_rows
 from scalestudy.experiments.plan.plan import short_name, value_text
-from scalestudy.experiments.report.curves import points_by_epoch, points_by_seconds
+from scalestudy.experiments.report.curves import curves_of
 from scalestudy.experiments.study.mlflow_filters import cell_filter
 
 MOST_TARGETS = 25
 CELL_TARGETS = 5_000
 """Most cells times targets that can be computed in time: 25 targets for 200 cells."""
 MOST_CURVES = 400
-MOST_CURVE_POINTS = 40_000
+MOST_CURVE_PERIODS = 20_000
 LOG_FROM = 30.0
 """From this ratio of two targets on, those between them are equal in ratio."""
 SIZE_KEYS = ("num_gpus", "batch_size", "learning_rate")
@@ -150,21 +150,15 @@ def _ranged(part: Figure) -> list[float | None] | None:
 
 
 def _curves(cells: Sequence[Cell], places: Iterable[int]) -> list[dict[str, Any]]:
-    """Return the medians over seeds of some cells' metric: after `epochs`, and after `seconds` of training."""
-    left, found = MOST_CURVE_POINTS, []
+    """Return the columns of some cells (`curves_of`), each with its cell's place."""
+    left, found = MOST_CURVE_PERIODS, []
     for place in places:
-        (epochs, by_epoch), (seconds, by_second) = points_by_epoch(cells[place]), points_by_seconds(cells[place])
-        left -= len(epochs) + len(seconds)
+        columns = curves_of(cells[place])
+        left -= len(columns["epochs"])
         if left < 0:
             break
-        if epochs:
-            found.append(
-                {
-                    "cell": place,
-                    "epochs": [list(map(brief, epochs)), list(map(brief, by_epoch))],
-                    "seconds": [list(map(brief, seconds)), list(map(brief, by_second))],
-                }
-            )
+        if columns["epochs"]:
+            found.append({"cell": place, **{key: list(map(brief, column)) for key, column in columns.items()}})
     return found
 
 

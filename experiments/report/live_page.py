@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from scalestudy.experiments.analysis.measures.units import metric_of
 from scalestudy.experiments.plan.plan import label
 from scalestudy.experiments.report.analysed import AnalysedStudy
 from scalestudy.experiments.report.explorer import brief
@@ -43,12 +44,15 @@ def live_page(study: AnalysedStudy, running: Sequence[TrialNow], *, ended: int, 
         written=time.time(), ended=ended, planned=planned, progress=progress, running=[each.words for each in running]
     )
     data = study.page_data(more_targets=False)
-    data["curves"] += running_curves(running, data["cells"]["label"])
+    data["curves"] += running_curves(running, metric_of(study.summary["study"]).key, data["cells"]["label"])
     return render_page(study.summary, (), study.spec_yaml, data, live)
 
 
-def running_curves(running: Sequence[TrialNow], labels: Sequence[str]) -> list[dict[str, Any]]:
-    """Return curves of trials that run, as the page's script draws them. labels: of the study's cells, in order."""
+def running_curves(running: Sequence[TrialNow], key: str, labels: Sequence[str]) -> list[dict[str, Any]]:
+    """Return curves of trials that run, as the page's script draws them: columns over their evaluations.
+
+    key: of the metric. labels: of the study's cells, in order.
+    """
     found = []
     for trial in running:
         seconds = accumulate(took for _, took, _ in trial.evaluations)
@@ -60,6 +64,5 @@ def running_curves(running: Sequence[TrialNow], labels: Sequence[str]) -> list[d
         name = label(trial.cell)
         if points and name in labels:
             numbers, times, values = ([brief(each) for each in column] for column in zip(*points, strict=True))
-            curve = {"epochs": [numbers, values], "seconds": [times, values]}
-            found.append({"cell": labels.index(name), "runs": True, **curve})
+            found.append({"cell": labels.index(name), "runs": True, "epochs": numbers, "seconds": times, key: values})
     return found

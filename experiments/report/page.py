@@ -64,7 +64,7 @@ TAGS = 9
 LONGEST_VERDICT = 600
 SCRIPTS = ("tables.js", "figure.js", "explore.js", "pictures.js")
 EXPLORED = (
-    ("curves", "Test {metric} over time", "Each line is a cell, the median over its seeds."),
+    ("curves", "Training over time", "Each line is a cell, the median over its seeds."),
     ("pareto", "Time against worker-seconds", "A point is a cell. The line joins those that no other beats in both."),
     ("speedup", "Speed-up at the same batch", "A line for each batch; dashed where every worker counts in full."),
     ("rates", "Batch size and learning rate", "The stronger the shade, the better."),
@@ -184,7 +184,7 @@ def explored_figures(data: Mapping[str, Any], summary: Summary) -> tuple[list[di
 
     With a single point there is nothing to compare.
     """
-    cells, metric = data["cells"], metric_of(summary["study"])
+    cells = data["cells"]
     sizes = [params[:3] for params in cells["params"]]
     per_worker = {
         batch / workers
@@ -201,7 +201,7 @@ def explored_figures(data: Mapping[str, Any], summary: Summary) -> tuple[list[di
     }
     scaling, one = summary["scaling"], "memory was measured at one batch size a worker only"
     lacks = {
-        "curves": f"no trial has a {metric.title}",
+        "curves": "no training came to an evaluation",
         "pareto": f"{'one cell alone' if timed else 'no cell'} has a time to a target",
         "speedup": "one number of workers alone was timed at the same batch" if present(scaling) else why_of(scaling),
         "rates": "the study has one learning rate only",
@@ -209,7 +209,6 @@ def explored_figures(data: Mapping[str, Any], summary: Summary) -> tuple[list[di
     }
     explored, lacking = [], []
     for name, title, caption in EXPLORED:
-        title = title.format(metric=metric.name)
         if not several[name]:
             lacking.append((title, f"{lacks[name]}."))
             continue

@@ -173,6 +173,7 @@ def _epoch(
         "eval_seconds": law.eval_seconds,
         "samples": law.samples,
         "samples_per_second": law.samples / seconds,
+        "learning_rate": trial.learning_rate,
         "phases": phases,
         "grad_sq_norm": None,
         "grad_trace_cov": None,

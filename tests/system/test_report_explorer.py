@@ -187,6 +187,25 @@ def test_filters_hold_for_figures_and_table_and_survive_a_reload(page):
     assert sorted(shown_rows(page)) == wanted
 
 
+def test_curves_show_losses_and_the_rate_too(page):
+    """And the choice survives a reload."""
+    cells, curves = len(data_of(page)["cells"]["label"]), "#explore-curves"
+
+    def drawn() -> tuple[int, int, str, str]:
+        lines = page.find_elements(By.CSS_SELECTOR, f"{curves} path[data-cell]")
+        dotted = [line for line in lines if line.get_attribute("stroke-dasharray")]
+        return len(lines), len(dotted), "".join(texts(page, f"{curves} svg text")), texts(page, f"{curves} .now")[0]
+
+    for words, lines, dotted in (("test accuracy", 1, 0), ("train and test loss", 2, 1), ("learning rate", 1, 0)):
+        Select(page.find_element(By.ID, "quantity")).select_by_visible_text(words)
+        page.refresh()
+        found = drawn()
+        assert found[:2] == (lines * cells, dotted * cells)
+        assert words in found[2]
+        assert ("target 0.8" in found[2]) == (words == "test accuracy")
+        assert bool(found[3]) == (dotted > 0)
+
+
 def test_the_slider_says_what_recommend_says(page, folder):
     spec = StudySpec.model_validate(read_yaml(folder.spec_file.read_text("utf-8")).data)
     plan, trials, data = folder.read_plan(), folder.read_trials(), data_of(page)

@@ -35,6 +35,7 @@ from scalestudy.experiments.analysis.measures.usable import (
     accelerators_of,
     best_value,
     curve,
+    elapsed_seconds,
     final_value,
     timings_by_step,
     undisturbed_phase_seconds,
@@ -151,14 +152,22 @@ class Cell(WithParams):
         return max((count for epoch in epochs if (count := epoch.steps_at(self.batch_size))), default=None)
 
     def curve(self, trial: Trial) -> list[tuple[float, float]]:
-        """Return `usable.curve` of one of its trials, with the undisturbed seconds an epoch if they are known.
+        """Return `usable.curve` of one of its trials, in the cell's own time; empty if that can't be known."""
+        return curve(trial, self.metric, self._epoch_seconds(trial)) if self.is_timed else []
+
+    def elapsed_seconds(self, trial: Trial) -> list[float]:
+        """Return `usable.elapsed_seconds` of one of its trials, as `curve` has them."""
+        return elapsed_seconds(trial, self._epoch_seconds(trial)) if self.is_timed else []
+
+    def _epoch_seconds(self, trial: Trial) -> float | None:
+        """Return the undisturbed seconds of an epoch, None for those of the trial itself.
 
         A trial that ran on more nodes than others takes the others' seconds.
         """
         seconds = self.undisturbed_epoch_seconds
         if seconds is None and trial.on_more_nodes:
             seconds = median([known for other in self.timed if (known := epoch_seconds(other)) is not None])
-        return curve(trial, self.metric, seconds) if self.is_timed else []
+        return seconds
 
 
 def key_of(params: Mapping[str, Any], without: Sequence[str] = ()) -> str:

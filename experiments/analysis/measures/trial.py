@@ -41,6 +41,8 @@ class Epoch(NamedTuple):
     peak_memory_bytes: float | None
     grad_sq_norm: float | None
     grad_trace_cov: float | None
+    train_loss: float | None  # mean over the examples trained on, each before its update
+    learning_rate: float | None  # of the last update
     tested: Mapping[str, float]  # what was measured over the test set, by the name of the record's key
 
     @classmethod
@@ -63,6 +65,8 @@ class Epoch(NamedTuple):
             positive(get("peak_memory_bytes")),
             finite(get("grad_sq_norm")),
             finite(get("grad_trace_cov")),
+            finite(get("train_loss")),
+            finite(get("learning_rate")),
             {key: value for key in _tested(tuple(record)) if (value := finite(record[key])) is not None},
         )
 

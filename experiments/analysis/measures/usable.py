@@ -120,13 +120,23 @@ def best_value(trial: Trial, metric: StudyMetric) -> float | None:
 
 
 def curve(trial: Trial, metric: StudyMetric, epoch_seconds: float | None = None) -> list[tuple[float, float]]:
-    """Return (training seconds so far, value of the metric) after each epoch, up to the first epoch without a time.
+    """Return (training seconds so far, value of the metric) after each epoch that has both. See `elapsed_seconds`."""
+    key, seconds = metric.key, elapsed_seconds(trial, epoch_seconds)
+    return [
+        (elapsed, epoch.tested[key])
+        for epoch, elapsed in zip(trial.epochs, seconds, strict=False)
+        if key in epoch.tested
+    ]
+
+
+def elapsed_seconds(trial: Trial, epoch_seconds: float | None = None) -> list[float]:
+    """Return the training seconds so far after each epoch, up to the first epoch without a time.
 
     Evaluation is not timed (docs/formulas.md §6). epoch_seconds: duration of an undisturbed epoch, of unequal periods
     of the longest; None: as measured.
     """
-    points: list[tuple[float, float]] = []
-    elapsed, key = 0.0, metric.key
+    found: list[float] = []
+    elapsed = 0.0
     most = max((epoch.steps for epoch in trial.epochs if epoch.steps), default=None)
     for epoch in trial.epochs:
         seconds = epoch.train_seconds
@@ -135,9 +145,8 @@ def curve(trial: Trial, metric: StudyMetric, epoch_seconds: float | None = None)
         if epoch_seconds is not None:
             seconds = epoch_seconds * (epoch.steps / most) if epoch.steps and most else epoch_seconds
         elapsed += seconds
-        if key in epoch.tested:
-            points.append((elapsed, epoch.tested[key]))
-    return points
+        found.append(elapsed)
+    return found
 
 
 def time_to_target(points: Sequence[tuple[float, float]], target: float, metric: StudyMetric) -> float:

@@ -103,8 +103,9 @@ def test_columns_have_an_entry_for_each_cell():
     assert {len(column) for column in data["cells"].values()} == {len(summary["cells"])}
     assert {curve["cell"] for curve in data["curves"]} == set(range(len(summary["cells"])))
     for curve in data["curves"]:
-        assert curve["epochs"][0] == list(range(1, 9))
-        assert curve["seconds"][0] == sorted(curve["seconds"][0])
+        assert curve["epochs"] == list(range(1, 9))
+        assert curve["seconds"] == sorted(curve["seconds"])
+        assert len(curve["test_accuracy"]) == len(curve["learning_rate"]) == 8
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_a_study_without_a_trial_has_a_page_too(tmp_path):
 def test_a_trial_that_runs_has_a_curve():
     labels = ["workers=1 batch=32 lr=0.1", "workers=2 batch=32 lr=0.1"]
     # the epoch without a metric counts in the seconds: 2.0 + 1.5 + 2.5
-    assert running_curves([NOW], labels) == [
-        {"cell": 1, "runs": True, "epochs": [[1, 3], [0.25, 0.5]], "seconds": [[2, 6], [0.25, 0.5]]}
+    assert running_curves([NOW], "test_accuracy", labels) == [
+        {"cell": 1, "runs": True, "epochs": [1, 3], "seconds": [2, 6], "test_accuracy": [0.25, 0.5]}
     ]
-    assert running_curves([NOW], labels[:1]) == []
+    assert running_curves([NOW], "test_accuracy", labels[:1]) == []

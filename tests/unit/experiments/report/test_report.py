@@ -188,7 +188,6 @@ def test_the_report_of_an_error_speaks_of_it_throughout(tmp_path):
     for words in ("accuracy", "accurate", "test acc", " 0 to 1"):
         assert words not in page
     for words in (
-        "Test mse over time",
         "test mse at the last evaluation (less is better)",
         "test mse, best",
         "best test mse",

@@ -61,7 +61,7 @@ def test_the_page_is_written_from_the_journal_alone(running):
     assert "1/4 trials" in page.shown
     assert "workers=1 batch=32 lr=0.1 seed=1: epoch 2 of 4" in page.shown
     data = json.loads(page.scripts[0])
-    assert [(curve["cell"], curve["epochs"][0]) for curve in data["curves"] if curve.get("runs")] == [(0, [1, 2])]
+    assert [(curve["cell"], curve["epochs"]) for curve in data["curves"] if curve.get("runs")] == [(0, [1, 2])]
 
 
 def test_watching_changes_nothing_in_the_studys_folder(running):

@@ -15,7 +15,7 @@ Shapes: n measurements, c cells, p coefficients, g groups, m nodes, h points of 
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -37,7 +37,6 @@ GROUP_SHARES = (0.0, 0.3, 0.6, 1.0)
 NO_EFFECT = 1e-6
 ROUNDING = 1e-13
 """Share of a sum that its rounding may take."""
-SLOPE_STEP = 1e-4
 NEGLIGIBLE_WEIGHT = 1e-4
 """Points of the grid with a smaller weight are left out."""
 COMMON, LENGTH = 0.5, 1.0
@@ -54,19 +53,6 @@ class LinearLaw:
     prior: Vector  # (p,), standard deviations of the coefficients about zero before anything is measured
     exact: int = 0
     """In how many coefficients, the first ones, the law is linear everywhere."""
-
-    @classmethod
-    def near(
-        cls, law: Callable[[Vector], Vector], values: Vector, usual: Vector, prior: Vector, exact: int = 0
-    ) -> "LinearLaw":
-        """Linearise a law (p,) -> (c,) near these values of its parameters.
-
-        usual, prior: means and standard deviations of the parameters before anything is measured. exact: in how many
-        of them, the first ones, the law is linear everywhere.
-        """
-        axes = np.eye(len(values)) * SLOPE_STEP
-        features = np.stack([(law(values + axis) - law(values - axis)) / (2 * SLOPE_STEP) for axis in axes], axis=1)
-        return cls(features=features, offset=law(values) + features @ (usual - values), prior=prior, exact=exact)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +138,14 @@ class Point:
         fit = self.squared - 2 * above @ self.sums + above**2 @ self.counts
         fit -= (sums**2 / self.precision).sum(axis=1) + (half**2).sum(axis=1)
         return -(fit + self.size) / 2, half
+
+    def slope(self, above: Vector, half: Vector) -> Vector:
+        """Return the slope of the log density over `above` (c,), where `given` found this half (apart,)."""
+        both = linalg.solve_triangular(
+            self.lower[: len(half), : len(half)], half, lower=True, trans="T", check_finite=False
+        )
+        left = self.sums - self.counts * above - self.rows[:, : len(half)] @ both
+        return (1 - self.counts / self.precision) * left
 
 
 @dataclass(frozen=True, kw_only=True)

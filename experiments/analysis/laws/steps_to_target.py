@@ -120,16 +120,31 @@ class Law:
     def values(self, octaves: Vector, constants: Vector) -> Vector:
         """Return log S (…, c) for constants (…, t). octaves: log2 of batch size, rate and num_gpus (c, 3)."""
         batch, rate, workers = (octaves - self.middle).T
-        level, critical, curvature, best, rule, doubling = (constants[..., [place]] for place in range(6))
+        level, critical, curvature, best, rule, doubling = (constants[..., place, None] for place in range(6))
         found = level + np.logaddexp(0.0, math.log(2) * (critical - batch)) + doubling * workers
         if not self.compared:
             return np.asarray(found)
         return np.asarray(found + np.exp(curvature) * (rate - best - rule * batch) ** 2)
 
+    def slopes(self, octaves: Vector, constants: Vector) -> Vector:
+        """Return those of log S over the free constants (c, f), at these constants (t,)."""
+        batch, rate, workers = (octaves - self.middle).T
+        _, critical, curvature, best, rule, _ = constants
+        below, sharp = special.expit(math.log(2) * (critical - batch)), math.exp(curvature)
+        off = rate - best - rule * batch
+        columns = [
+            np.ones(len(octaves)),
+            math.log(2) * below,
+            sharp * off**2,
+            -2 * sharp * off,
+            -2 * sharp * off * batch,
+        ]
+        return np.stack([*columns, workers], axis=1)[:, self.free]
+
     def with_free(self, constants: Vector) -> Vector:
-        """Return all constants (…, t) from the free ones (…, f)."""
-        found = np.broadcast_to(self.usual, (*constants.shape[:-1], len(self.usual))).copy()
-        found[..., self.free] = constants
+        """Return all constants (t,) from the free ones (f,)."""
+        found = self.usual.copy()
+        found[self.free] = constants
         return found
 
     def apart(self, modes: Sequence[Vector]) -> list[Vector]:
@@ -142,12 +157,13 @@ class Law:
 
     def near(self, octaves: Vector, constants: Vector) -> LinearLaw:
         """Make the law linear near these constants (t,)."""
-        return LinearLaw.near(
-            lambda free: self.values(octaves, self.with_free(free)),
-            constants[self.free],
-            self.usual[self.free],
-            BEFOREHAND[self.free],
-            self.exact,
+        features = self.slopes(octaves, constants)
+        off = (constants - self.usual)[self.free]
+        return LinearLaw(
+            features=features,
+            offset=self.values(octaves, constants) - features @ off,
+            prior=BEFOREHAND[self.free],
+            exact=self.exact,
         )
 
 
@@ -231,11 +247,14 @@ def _modes(law: Law, octaves: Vector, values: Vector, places: Places) -> list[Ve
     """
     measured, counts = np.unique(places, return_counts=True)
     means = np.bincount(places, values)[measured] / counts
-    weights = np.sqrt(counts) / SCATTER
+    weights, trained, beforehand = np.sqrt(counts) / SCATTER, octaves[measured], BEFOREHAND[law.free]
 
     def residuals(free: Vector) -> Vector:
-        off = weights * (means - law.values(octaves[measured], law.with_free(free)))
-        return np.concatenate([off, (free - law.usual[law.free]) / BEFOREHAND[law.free]])
+        off = weights * (law.values(trained, law.with_free(free)) - means)
+        return np.concatenate([off, (free - law.usual[law.free]) / beforehand])
+
+    def slopes(free: Vector) -> Vector:
+        return np.vstack([weights[:, None] * law.slopes(trained, law.with_free(free)), np.diag(1 / beforehand)])
 
     batch, rate, _ = (octaves - law.middle).T
     bests = (rate.min() - 1, 0.0, rate.max() + 1) if law.compared else (0.0,)
@@ -243,7 +262,8 @@ def _modes(law: Law, octaves: Vector, values: Vector, places: Places) -> list[Ve
         np.where(law.free == CRITICAL, critical, np.where(law.free == BEST, best, law.usual[law.free]))
         for critical, best in itertools.product((batch.min(), batch.max()), bests)
     ]
-    fits = sorted((optimize.least_squares(residuals, start) for start in starts), key=lambda fit: float(fit.cost))
+    fits = [optimize.least_squares(residuals, start, jac=slopes) for start in starts]
+    fits.sort(key=lambda fit: float(fit.cost))
     near = [fit for fit in fits if fit.cost - fits[0].cost < FAR_WORSE]
     return law.apart([law.with_free(fit.x) for fit in near])
 
@@ -257,12 +277,15 @@ def _refined(law: Law, octaves: Vector, found: Shrunk, mode: Vector) -> Vector:
     free = law.free[law.exact :]
 
     def loss(off: Vector) -> tuple[float, Vector]:
-        tried = off + np.vstack([np.zeros(len(off)), SLOPE_STEP * np.eye(len(off))])
-        constants = np.tile(law.usual, (len(tried), 1))
-        constants[:, free] += tried
-        density = point.given(law.values(octaves, constants) - found.law.offset, found.apart)[0]
-        losses = ((tried / BEFOREHAND[free]) ** 2).sum(axis=1) / 2 - density
-        return float(losses[0]), (losses[1:] - losses[0]) / SLOPE_STEP
+        constants = law.usual.copy()
+        constants[free] += off
+        above, precision = law.values(octaves, constants) - found.law.offset, BEFOREHAND[free] ** -2.0
+        density, half = point.given(above[None], found.apart)
+        slopes = law.slopes(octaves, constants)[:, law.exact :]
+        return (
+            float(precision @ off**2 / 2 - density[0]),
+            precision * off - point.slope(above, half[0]) @ slopes,
+        )
 
     refined = mode.copy()
     fit = optimize.minimize(
@@ -274,8 +297,8 @@ def _refined(law: Law, octaves: Vector, found: Shrunk, mode: Vector) -> Vector:
 
 ALIKE, FAR_WORSE = 0.05, 10.0
 """Modes are the same up to so many standard deviations beforehand; one so much less likely is none."""
-MOST_STEPS, SLOPE_STEP = 40, 1e-5
-"""Of the search for a mode, and of its slopes."""
+MOST_STEPS = 40
+"""Of the search for a mode."""
 
 
 def _drawn(

@@ -1,6 +1,7 @@
 """The posterior of cells' values: against dense algebra, and what must hold whatever was measured."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -147,12 +148,12 @@ def test_intervals_cover_what_is_drawn():
     assert 0.86 <= np.mean(covered) <= 0.94
 
 
-def test_a_law_is_made_linear_where_it_is_wanted():
-    def law(theta):
-        return np.exp(theta[0]) * np.arange(1.0, 4.0) + theta[1] ** 2
-
-    usual, at = np.array([0.2, 1.0]), np.array([0.5, 2.0])
-    made = LinearLaw.near(law, at, usual, np.array([1.0, 1.0]))
-    # slopes: exp(0.5) · n = 1.6487 n, and 2 · 2 = 4
-    assert made.features == pytest.approx(np.array([[1.6487, 4.0], [3.2974, 4.0], [4.9462, 4.0]]), rel=1e-4)
-    assert made.offset + made.features @ (at - usual) == pytest.approx(law(at))
+def test_the_slope_of_the_density_is_that_of_its_differences():
+    cells, generator = np.repeat(np.arange(CELLS), 3), np.random.default_rng(0)
+    groups = np.tile(np.arange(3), CELLS)
+    found = shrink(generator.standard_normal(len(cells)), cells, replace(line(), exact=1), groups)
+    point, above = found.points[len(found.points) // 2], 0.1 * generator.standard_normal(CELLS)
+    steps = above + 1e-5 * np.vstack([np.eye(CELLS), -np.eye(CELLS)])
+    density = point.given(steps, found.apart)[0]
+    half = point.given(above[None], found.apart)[1][0]
+    assert point.slope(above, half) == pytest.approx((density[:CELLS] - density[CELLS:]) / 2e-5, rel=1e-4, abs=1e-4)

@@ -19,11 +19,16 @@ from scalestudy.experiments.analysis.laws.shrinkage import (
 )
 from scalestudy.experiments.analysis.laws.steps_to_target import (
     BEFOREHAND,
+    BEST,
     CRITICAL,
+    CURVATURE,
+    DOUBLING,
     DRAWS,
     LEAST_DRAWS,
     LEVEL,
+    RULE,
     Arrivals,
+    Law,
     steps_to_target,
 )
 from tests.support.arrivals import arrived
@@ -47,6 +52,18 @@ def off(places, truth, measured, scatter=0.01):
     cells = np.repeat(measured, 3)
     values = truth[cells] + scatter * np.random.default_rng(0).standard_normal(len(cells))
     return np.abs(told(places, arrived(values, cells)).mean - truth)
+
+
+def test_the_law_is_made_linear_with_its_own_slopes():
+    places = np.log2(np.array([(32, 0.1, 1), (64, 0.4, 2), (256, 0.1, 4), (512, 1.6, 1)], dtype=float))
+    free = np.array([LEVEL, DOUBLING, CRITICAL, CURVATURE, BEST, RULE])
+    usual = np.array([5.0, 1.0, -1.0, 0.3, 0.4, 0.0])
+    law = Law(middle=places.mean(axis=0), span=(5, 9), usual=usual, free=free, exact=2, compared=True)
+    at = usual + np.array([0.5, -1.0, 0.4, 0.8, -0.3, 0.2])
+    found, step = law.near(places, at), 1e-5 * np.eye(len(at))
+    differences = (law.values(places, at + step) - law.values(places, at - step)) / 2e-5
+    assert found.features == pytest.approx(differences.T[:, free], rel=1e-6, abs=1e-8)
+    assert found.offset + found.features @ (at - usual)[free] == pytest.approx(law.values(places, at))
 
 
 def test_steps_of_cells_that_were_not_trained_are_those_of_the_law():

@@ -250,8 +250,8 @@ def shrink(
     if near is not None:
         noises = _about([point.noise for point in near.points])
         tried = _about([point.spread for point in near.points])
-    grid = list(itertools.product(tried, GROUP_SHARES if grouped else (0.0,)))
-    spread, shares = (np.array(column) for column in zip(*grid, strict=True))
+    deviation, shares = np.array(tried), np.array(GROUP_SHARES if grouped else (0.0,))
+    spread, share = np.repeat(deviation, len(shares)), np.tile(shares, len(deviation))
     points: list[Point] = []
     evidence: list[float] = []
     for noise in noises:
@@ -272,27 +272,36 @@ def shrink(
         right[inner] = (weight * measured) @ of_group
         squared, scale = float(weight @ measured**2), -float(np.log(weight).sum())
         # the cells' own deviations are independent given the rest, so they are integrated out one by one
-        effects = np.maximum(noise * shares, NO_EFFECT)[:, None]
-        prior = np.tile(law.prior, (len(grid), 1))
+        effects = np.maximum(noise * share, NO_EFFECT)[:, None]
+        prior = np.tile(law.prior, (len(spread), 1))
         spreads = np.hstack([np.repeat(spread[:, None], shared, 1), np.repeat(effects, grouped, 1), prior])
-        precision = counts + 1 / (spread[:, None] ** 2 * deviations.own)
+        own = deviation[:, None] ** 2 * deviations.own
+        precision = counts + 1 / own
         part = rows.T / precision[:, None, :]
-        matrix = square - part @ rows
+        # effects have no part in these
+        matrix, shifted, fitted, size = (
+            np.repeat(each, len(shares), axis=0)
+            for each in (
+                square - part @ rows,
+                right - part @ sums,
+                squared - (sums**2 / precision).sum(axis=1),
+                scale + np.log(precision * own).sum(axis=1),
+            )
+        )
         # a law with extreme features would not survive the rounding of a difference
         diagonal = np.maximum(np.diagonal(matrix, axis1=1, axis2=2), 0.0) + ROUNDING * np.diagonal(square)
         matrix[:, np.arange(len(square)), np.arange(len(square))] = diagonal + spreads**-2.0
         lower: Vector = np.linalg.cholesky(matrix)
-        half = np.linalg.solve(lower, (right - part @ sums)[..., None])[..., 0]
-        fit = squared - (sums**2 / precision).sum(axis=1) - (half**2).sum(axis=1)
+        half = np.linalg.solve(lower, shifted[..., None])[..., 0]
+        fit = fitted - (half**2).sum(axis=1)
         widths = 2 * np.log(np.diagonal(lower, axis1=1, axis2=2) * spreads)
-        size = scale + np.log(precision * spread[:, None] ** 2 * deviations.own).sum(axis=1)
         size += (np.log(spread / deviations.likely) / deviations.factor) ** 2
         size += (math.log(noise / likely_noise) / NOISE_FACTOR) ** 2 + widths[:, :apart].sum(axis=1)
         evidence.extend((-(fit + size + widths[:, apart:].sum(axis=1)) / 2).tolist())
         points.extend(
             Point(
                 noise=noise,
-                effect=noise * float(shares[place]),
+                effect=noise * float(share[place]),
                 lower=lower[place],
                 half=half[place],
                 rows=rows,
@@ -300,11 +309,11 @@ def shrink(
                 sums=sums,
                 squared=squared,
                 counts=counts,
-                precision=precision[place],
+                precision=precision[place // len(shares)],
                 spread=float(spread[place]),
                 size=float(size[place]),
             )
-            for place in range(len(grid))
+            for place in range(len(spread))
         )
     most = max(evidence)
     weights = np.exp(np.array(evidence) - most)

@@ -3,11 +3,14 @@
 import base64
 import json
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 
 from scalestudy.experiments.report import pictures, write_report
 from scalestudy.experiments.report.pictures import BrowserError, write_pictures
+from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.in_process import scalestudy
 from tests.support.synthetic_studies import TINY, folder_of
 
@@ -21,11 +24,16 @@ done
 """
 
 
-@pytest.fixture
-def folder(tmp_path):
-    folder = folder_of(tmp_path / "tiny-1", TINY)
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory):
+    folder = folder_of(tmp_path_factory.mktemp("runs") / "tiny-1", TINY)
     write_report(folder)
     return folder
+
+
+@pytest.fixture
+def folder(reported, tmp_path):
+    return StudyFolder(Path(shutil.copytree(reported.path, tmp_path / "tiny-1")))
 
 
 @pytest.fixture

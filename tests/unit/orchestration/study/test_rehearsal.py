@@ -314,6 +314,7 @@ def _most_of_memory(num_classes, in_channels):
     return torch.empty(int(0.7 * (free_memory_bytes() or 2**40)), dtype=torch.uint8)
 
 
+@pytest.mark.slow
 def test_a_training_that_an_earlier_one_changes_asks_for_fresh_workers():
     """Only where fresh ones help: a model that looks at the clock is never the same."""
     ended = run_child(("-m", "tests.support.used_processes"), None, 60)

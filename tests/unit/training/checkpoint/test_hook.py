@@ -205,7 +205,13 @@ TRAININGS: dict[str, tuple[int, TrainConfig, int, int]] = {  # world size, confi
 }
 
 
-@pytest.mark.parametrize("training", TRAININGS)
+@pytest.mark.parametrize(
+    "training",
+    [
+        pytest.param(training, marks=() if place % 3 == 0 else pytest.mark.slow)
+        for place, training in enumerate(TRAININGS)
+    ],
+)
 def test_killed_and_resumed_is_never_killed(ranks: GlooPool, tmp_path: Path, training: str) -> None:
     world_size, config, kill_after, every_steps = TRAININGS[training]
     whole = ranks.run(world_size, never_killed, config)
@@ -222,8 +228,13 @@ OF_STEPS = {"epochs": None, "steps": 2 * STEPS + 3, "eval_every": {"steps": STEP
 
 @pytest.mark.parametrize(
     ("changes", "every_steps"),
-    [(LENET, 3), (DROPOUT, 0), (DROPOUT, 1), ({**LENET, **OF_STEPS}, 2), ({**DROPOUT, **OF_STEPS}, 1)],
-    ids=["lenet-3", "dropout-0", "dropout-1", "lenet of steps-2", "dropout of steps-1"],
+    [
+        pytest.param(LENET, 3, id="lenet-3", marks=pytest.mark.slow),
+        pytest.param(DROPOUT, 0, id="dropout-0", marks=pytest.mark.slow),
+        pytest.param(DROPOUT, 1, id="dropout-1", marks=pytest.mark.slow),
+        pytest.param({**LENET, **OF_STEPS}, 2, id="lenet of steps-2", marks=pytest.mark.slow),
+        pytest.param({**DROPOUT, **OF_STEPS}, 1, id="dropout of steps-1"),
+    ],
 )
 def test_a_kill_after_any_step(tmp_path: Path, changes: dict[str, Any], every_steps: int) -> None:
     """Evaluations of a training of steps fall into the middle of epochs, and its last comes sooner than the others."""

@@ -101,7 +101,9 @@ def chosen_topic(recommendation: Figure) -> str:
     names = ["Recommended", *others]
     named = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     of_which = " of those confirmed" if chosen["undecided"] else ""
-    return f"{named}{of_which} to {recommendation['target']:g} {metric_of(recommendation).title}"
+    missed = recommendation["missed_targets"]
+    none = f" (no cell {limit_words(recommendation['max_gpus'])}reached {missed[0]:g})" if missed else ""
+    return f"{named}{of_which} to {recommendation['target']:g} {metric_of(recommendation).title}{none}"
 
 
 def chosen_likely(recommendation: Figure) -> str:
@@ -114,19 +116,15 @@ def chosen_likely(recommendation: Figure) -> str:
 
 
 def chosen_notes(recommendation: Figure) -> list[str]:
-    """Say which harder target was missed, and what would settle a choice that is in doubt."""
-    missed, settle = recommendation["missed_targets"], recommendation["settle"]
-    limit = limit_words(recommendation["max_gpus"])
-    return [
-        *([f"No cell {limit}reached {missed[0]:g}."] if missed else []),
-        *([_settle_words(settle, recommendation["recommended"], recommendation["fastest"])] if settle else []),
-    ]
+    """Say what would settle a choice that is in doubt."""
+    settle = recommendation["settle"]
+    return [_settle_words(settle, recommendation["recommended"], recommendation["fastest"])] if settle else []
 
 
 def likely_words(choice: Figure, recommendation: Figure) -> str:
     """Say how likely a choice is near enough to the fastest cell."""
-    likely = share_text(choice["probability"])
-    return f"{likely} likely within {100 * recommendation['tolerance']:g}% of the fastest"
+    likely, of_which = share_text(choice["probability"]), " of those" if choice["undecided"] else ""
+    return f"{likely} likely within {100 * recommendation['tolerance']:g}% of the fastest{of_which}"
 
 
 def share_text(share: float) -> str:
@@ -144,11 +142,12 @@ def beside_chosen(other: Figure, chosen: Figure) -> str:
 
 def _settle_words(settle: Figure, chosen: Figure, fastest: Figure) -> str:
     beside = "the fastest" if settle["beside"] == fastest["label"] else settle["beside"]
-    seeds, spent = plural(settle["seeds"], "more seed"), f"{three_digits(settle['worker_seconds'])} worker-seconds"
+    seeds = "one more seed" if settle["seeds"] == 1 else f"some {settle['seeds']} more seeds"
+    spent = f"{three_digits(settle['worker_seconds'])} worker-seconds"
     if settle["label"] == chosen["label"]:
-        return f"Some {seeds} of it and of {beside} should tell whether it is, for {spent}."
+        return f"{seeds.capitalize()} of it and of {beside} should tell whether it is, for {spent}."
     return (
-        f"{settle['label']} is cheaper and {share_text(settle['probability'])} likely: some {seeds} of it and of "
+        f"{settle['label']} is cheaper and {share_text(settle['probability'])} likely: {seeds} of it and of "
         f"{beside} should tell, for {spent}."
     )
 

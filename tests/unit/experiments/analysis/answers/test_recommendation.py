@@ -117,7 +117,7 @@ def test_the_recommended_cell_is_the_cheapest_that_is_likely_enough_to_be_near_e
 def test_that_only_the_fastest_qualifies_is_said(noisy):
     asked, over = noisy
     alone = asked(0.6, tolerance=0.05)
-    words = "likely within 5% of the fastest, no cheaper cell reaches 60%."
+    words = "likely within 5% of the fastest of those, no cheaper cell reaches 60%."
     assert words in recommendation_lines(alone)[0]
     assert alone["recommended"]["label"] == alone["fastest"]["label"] != alone["cheapest"]["label"]
     cheaper, least = asked(tolerance=1.1 * over - 1), asked(max_gpus=1)

@@ -65,6 +65,8 @@ PERIODS = 10
 """Evaluations of a training of `steps` or `tokens`, where `eval_every` is null."""
 UNITS = ("epochs", "steps", "tokens")
 """Units of a training's length. Each is a key; exactly one of them is set."""
+JUDGED = "judged:"
+"""Begins the metric of runs that others made (`scalestudy judge`). Its name, which may be any text, follows."""
 PHASES = ("data", "forward_backward", "gradient_sync", "optimizer")
 """Parts of a step in their order. A record has the seconds that a period spent in each."""
 
@@ -174,6 +176,8 @@ class Workload(Section):
     @model_validator(mode="after")
     def _metric_is_known(self) -> Self:
         problem: tuple[str, str] | None = None
+        if self.metric.startswith(JUDGED):
+            return self
         if self.task is not None:
             if not self.metric.isidentifier() or self.metric == "loss":
                 problem = "is no name of a task's metric", "name one of the metrics that the task's finish returns"

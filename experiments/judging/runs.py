@@ -54,3 +54,5 @@ class Run:
     started: float | None  # POSIX seconds
     machine: str | None
     accelerator: str | None  # type of the GPUs
+    result_alone: bool = False
+    """Whether its source has a row a run: the one evaluation is the run's result, as good as confirmed."""

@@ -15,7 +15,8 @@
   const rates = ["samples_per_second", "tokens_per_second"].filter((key) => key in cells);
   const measured = (number) => number !== null && number !== undefined;
   // Of the curves: words, the columns of a curve, solid and dotted, and whether a target is one of their values.
-  const METRIC = { name: "metric", words: `test ${metric.name}`, columns: [`test_${metric.name}`], targeted: true };
+  const TITLE = metric.named_by_others ? metric.name : `test ${metric.name}`;
+  const METRIC = { name: "metric", words: TITLE, columns: [`test_${metric.name}`], targeted: true };
   const quantities = [
     METRIC,
     { name: "loss", words: "train and test loss", columns: ["test_loss", "train_loss"], targeted: metric.name === "loss" },
@@ -80,7 +81,7 @@
         : `${ended} of ${planned} seeds ended`,
     );
     const known = cells.metric[cell];
-    if (known) lines.push(`test ${metric.name} ${metricText(known[0])}${range(known[1], known[2], metricText)}`);
+    if (known) lines.push(`${TITLE} ${metricText(known[0])}${range(known[1], known[2], metricText)}`);
     if (answer) {
       const time = answer.seconds[cell];
       lines.push(
@@ -319,7 +320,7 @@
       figure.labels("learning rate", "batch size, all workers");
       figure.box.querySelector(".now").textContent = timed
         ? `Seconds to ${answer.target}; each square is its soonest cell.`
-        : `Test ${metric.name}; each square is its best cell.`;
+        : `${TITLE[0].toUpperCase()}${TITLE.slice(1)}; each square is its best cell.`;
       return true;
     },
     memory(figure) {

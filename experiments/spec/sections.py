@@ -14,6 +14,7 @@ from scalestudy.training.section import (
     EXACT,
     LARGEST,
     Affects,
+    Arguments,
     Count,
     NotNegative,
     Positive,
@@ -160,6 +161,26 @@ class Limits(Section):
     """what to do if the first trials of two cells fail with one exception in one place"""
     trials_per_group: Count = 200
     """trials after which new workers are started"""
+
+
+class Judged(Section):
+    """Runs that others made, of which `scalestudy judge` has made the study. It trains nothing."""
+
+    sources: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    """files, folders and experiments that the runs come from"""
+    columns: dict[str, str]
+    """what was taken as what: the source's name by role"""
+    given: Arguments = Field(default_factory=dict)
+    """what was said of all runs"""
+    progress: Annotated[Literal["steps", "epochs", "seconds"], EXACT]
+    """how far a run is at an evaluation
+
+    steps: its updates are known. epochs: they are, up to one factor, since the size of the training set is not.
+    seconds: nothing but its time, which then stands for its updates."""
+    results_alone: bool = False
+    """whether each run has its result alone, and no evaluations before"""
+    evaluations: Count
+    """most evaluations of a run"""
 
 
 class Tracking(Section):

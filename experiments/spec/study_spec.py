@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from scalestudy.experiments.spec.sections import (
     FolderName,
+    Judged,
     Limits,
     Resources,
     Search,
@@ -18,11 +19,13 @@ from scalestudy.experiments.spec.sections import (
     is_argument,
 )
 from scalestudy.experiments.spec.sweep_section import Sweep
-from scalestudy.training.config import Train, Workload
+from scalestudy.training.config import JUDGED, Train, Workload
 from scalestudy.training.redaction import redacted
 from scalestudy.training.section import Section, value_of, wrong
 
 VERSION = 2
+OF_JUDGED = ("version", "name", "description", "workload", "targets", "judged")
+"""Sections of a spec that say something of runs that others made."""
 
 
 def _version(value: int) -> int:
@@ -50,6 +53,8 @@ class StudySpec(Section):
     storage: StorageFolder = "runs"
     """the folder, or the URI such as s3://bucket/runs, that holds the studies' folders"""
     tracking: Tracking = Tracking()
+    judged: Judged | None = None
+    """written by scalestudy judge: where the runs come from that others made; null: the study makes its runs"""
 
     @model_validator(mode="before")
     @classmethod
@@ -87,6 +92,8 @@ class StudySpec(Section):
     @property
     def notes(self) -> list[str]:
         """What is allowed, and likely not meant."""
+        if self.judged:
+            return []
         return [*self._few_evaluations(), *self._another_warm_up()]
 
     def _another_warm_up(self) -> list[str]:
@@ -116,6 +123,8 @@ class StudySpec(Section):
     @property
     def evaluations(self) -> int:
         """The most evaluations that a training of the study has."""
+        if self.judged:
+            return self.judged.evaluations
         unit, values_of = self.train.unit, self.sweep.values_of
         lengths = values_of(f"train.{unit}") or [self.train.length]
         periods = values_of("train.eval_every") or [self.train.eval_every]
@@ -125,7 +134,8 @@ class StudySpec(Section):
     def to_dict(self) -> dict[str, Any]:
         """Return plain data with every default filled in. `StudySpec.model_validate` gives an equal spec.
 
-        The tracking address loses its password, since everything stored or shown is made from this.
+        The tracking address loses its password, since everything stored or shown is made from this. Of runs that
+        others made, only what is known of them is there.
         """
         plain = self.model_dump(mode="json")
         plain["tracking"]["uri"] = self.tracking.uri and redacted(self.tracking.uri)
@@ -133,7 +143,11 @@ class StudySpec(Section):
         name = metric_name(self.workload.metric)
         if name not in Targets.model_fields:
             plain["targets"] = {name if key == "accuracy" else key: value for key, value in plain["targets"].items()}
-        return plain
+        if self.judged is None:
+            del plain["judged"]
+            return plain
+        plain["workload"] = {key: plain["workload"][key] for key in ("metric", "metric_mode")}
+        return {key: plain[key] for key in OF_JUDGED}
 
     def to_yaml(self) -> str:
         """Return the resolved spec as YAML, with the sections in the order of this class."""
@@ -141,8 +155,8 @@ class StudySpec(Section):
 
 
 def metric_name(metric: str) -> str:
-    """Return the short name of a metric: `top_two` of `my_metrics:top_two`."""
-    return metric.rpartition(":")[2]
+    """Return the short name of a metric: `top_two` of `my_metrics:top_two`, `val/acc` of `judged:val/acc`."""
+    return metric.removeprefix(JUDGED) if metric.startswith(JUDGED) else metric.rpartition(":")[2]
 
 
 def values_in(spec: StudySpec, key: str) -> list[Any]:

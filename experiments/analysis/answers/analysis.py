@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from scalestudy.experiments.analysis.answers.efficiency import Tuning, statistical_efficiency, tunings
+from scalestudy.experiments.analysis.answers.judged import predictions_known, why_no_law
 from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.predictions import MOST_WORKERS, predictions_part
 from scalestudy.experiments.analysis.answers.recommendation import By, choose
@@ -12,7 +13,7 @@ from scalestudy.experiments.analysis.answers.target_times import TargetTimes, ti
 from scalestudy.experiments.analysis.answers.throughput import throughput_part
 from scalestudy.experiments.analysis.measures.cells import Cell, cell_row, examples_of, gather
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.parts import Figure
+from scalestudy.experiments.analysis.measures.parts import Figure, missing
 from scalestudy.experiments.analysis.measures.scaling import Bases, scaling_part, timing_rows
 from scalestudy.experiments.analysis.measures.trial import Line, Trial
 from scalestudy.experiments.analysis.measures.usable import usable
@@ -47,7 +48,7 @@ class Analysis:
     def rows(self) -> list[dict[str, Any]]:
         """The `cells` of `summary.json`."""
         rows = [cell_row(cell) for cell in self.cells]
-        if self.spec.train.unit != "epochs":
+        if self.spec.train.unit != "epochs" or self.spec.judged:
             rows = [{**row, "examples": examples_of([cell])} for row, cell in zip(rows, self.cells, strict=True)]
         bases = Bases(rows)
         return [{**row, **scaling_part(row, bases)} for row in rows]
@@ -98,9 +99,12 @@ class Analysis:
 
     def predictions(self, throughput: Figure, efficiency: Figure, *, most_workers: int = MOST_WORKERS) -> Figure:
         """Return what `predict` does, of parts that were made before."""
+        if (why := why_no_law(self.spec)) is not None:
+            return missing(why)
         target, price = efficiency.get("target"), self.spec.targets.price_per_gpu_hour
         times = None if target is None else self.times(target)
-        return predictions_part(self.posterior, throughput, efficiency, price, times=times, most_workers=most_workers)
+        found = predictions_part(self.posterior, throughput, efficiency, price, times=times, most_workers=most_workers)
+        return predictions_known(self.spec, found)
 
 
 def asked(

@@ -38,6 +38,11 @@ def why_none(
             f"only one cell was run ({tried[0].label}), so there is nothing to compare: add a number of workers, a "
             f"batch size or a learning rate; a training takes some {seconds_text(seconds)}"
         )
+    if reached is not None and all(trial.result_alone for cell in allowed for trial in cell.counted):
+        return (
+            f"each run that reached {reached:g} has its result alone, so when it did is not known: give their "
+            "evaluations, or say that they ended there (--set stop=target)"
+        )
     if reached is not None:
         harder = _harder_target(metric, allowed, reached)
         return (

@@ -6,6 +6,7 @@ from typing import Any
 from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.answers.efficiency import statistical_efficiency
 from scalestudy.experiments.analysis.answers.factorised import factorised_caveats, factorised_part
+from scalestudy.experiments.analysis.answers.judged import known_alone
 from scalestudy.experiments.analysis.answers.lr_rule import lr_rule
 from scalestudy.experiments.analysis.answers.remedies import Steps
 from scalestudy.experiments.analysis.answers.verdicts import Case, verdicts
@@ -66,7 +67,7 @@ def summary_of(analysis: Analysis, wall_seconds: float | None = None) -> dict[st
     counts = {"planned": len(plan.trials), **count_statuses(without_timing_runs(trials)), "not_run": not_run}
     scaling = scaling_answer(timings)
     timed = [row for row in timings if present(row["epoch_seconds"])]
-    return {
+    found = {
         "version": SUMMARY_VERSION,
         "study": _study(spec, rows, metric),
         "trials": counts,
@@ -100,6 +101,7 @@ def summary_of(analysis: Analysis, wall_seconds: float | None = None) -> dict[st
             if words
         ],
     }
+    return known_alone(spec, found)
 
 
 def _study(spec: StudySpec, rows: Sequence[Row], metric: StudyMetric) -> dict[str, Any]:
@@ -111,11 +113,12 @@ def _study(spec: StudySpec, rows: Sequence[Row], metric: StudyMetric) -> dict[st
     return {
         "name": spec.name,
         "description": spec.description,
-        "model": spec.workload.model,
-        "data": spec.workload.data,
+        "model": None if spec.judged else spec.workload.model,
+        "data": None if spec.judged else spec.workload.data,
         "metric": metric.to_dict(),
         "epochs": spec.evaluations,
         **({} if train.period_word == "epoch" else {"every": [train.unit, train.period], "length": length}),
+        **({"every": None, "length": None, "sources": list(spec.judged.sources)} if spec.judged else {}),
         "device": "/".join(devices) or None,
         **({"accelerator": "/".join(types)} if types else {}),
         "threads": max((row["threads"] for row in rows if row["threads"]), default=None),

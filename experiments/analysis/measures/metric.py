@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from scalestudy.experiments.spec.reaching import arrival
-from scalestudy.training.config import Workload
+from scalestudy.experiments.spec.study_spec import metric_name
+from scalestudy.training.config import JUDGED, Workload
 
 MANY = 1_000_000.0
 """From this number on, an exponent is written."""
@@ -21,18 +22,22 @@ class StudyMetric:
     """Whether more or less of it is better."""
     share: bool
     """Whether it always lies between 0 and 1, as accuracy does. Figures then show that range."""
+    named_by_others: bool = False
+    """Whether its name says by itself what it was measured on, such as `val_acc` of runs that others made."""
 
     @classmethod
     def of(cls, workload: Workload) -> Self:
         """Return the metric that a spec's workload names."""
-        name = workload.metric.rpartition(":")[2]
         return cls(
-            name=name, mode="min" if workload.metric_mode == "min" else "max", share=workload.metric == "accuracy"
+            name=metric_name(workload.metric),
+            mode="min" if workload.metric_mode == "min" else "max",
+            share=workload.metric == "accuracy",
+            named_by_others=workload.metric.startswith(JUDGED),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as in `summary.json`. `StudyMetric(**plain)` gives an equal metric."""
-        return dict(vars(self))
+        return {key: value for key, value in vars(self).items() if value or key != "named_by_others"}
 
     @property
     def key(self) -> str:
@@ -55,8 +60,8 @@ class StudyMetric:
 
     @property
     def title(self) -> str:
-        """Its name in sentences and on axes: `test accuracy`, `test mse`."""
-        return f"test {self.name}"
+        """Its name in sentences and on axes: `test accuracy`, `test mse`; `val_acc` of runs that others made."""
+        return self.name if self.named_by_others else f"test {self.name}"
 
     @property
     def heading(self) -> str:

@@ -18,6 +18,7 @@ from scalestudy.experiments.analysis.measures.trial import Trial
 from scalestudy.experiments.analysis.measures.usable import (
     TIMED,
     censored,
+    curve_of_result,
     final_value,
     reached_at_once,
     time_to_target,
@@ -93,7 +94,9 @@ class BatchPoint:
 
 
 def learns_alike(spec: StudySpec, combination: Combination) -> bool:
-    """Whether a step learns the same with any num_gpus, apart from rounding."""
+    """Whether a step learns the same with any num_gpus, apart from rounding. Of runs of others that is not known."""
+    if spec.judged:
+        return False
     inexact = inexact_findings(spec, lambda key: [setting(spec, combination, key)])
     return next(inexact, None) is None
 
@@ -128,6 +131,8 @@ def _training(cell: Cell, trial: Trial) -> Training:
         made += steps
         if key in epoch.tested:
             curve.append((made, epoch.tested[key]))
+    if trial.result_alone:
+        curve = curve_of_result(trial, curve, cell.metric)
 
     examples_per_step = float(batch_size)
     counts = [epoch.samples for epoch in epochs]

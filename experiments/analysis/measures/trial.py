@@ -137,6 +137,10 @@ class Trial(WithParams):
     details: Mapping[str, Any]  # what training picked by itself
     fingerprint: Mapping[str, tuple[str, ...]]  # of the user's code and data, by what it is of
     span: tuple[float, float] | None  # start and end as POSIX seconds; None: one is missing, or the end comes first
+    result_alone: bool = False
+    """Whether its one evaluation is its result, as good as confirmed: others made it, and say no more of it."""
+    stopped_at: float | None = None
+    """Of such a trial: the target at which it ended, if it met it; None: it went on to an end of its own."""
     without_first: bool = False
     """Whether it was cut and its timings leave out the first epoch, however few epochs it has (`usable`)."""
     on_more_nodes: bool = False
@@ -159,7 +163,7 @@ class Trial(WithParams):
         recorded = finite(line.get("train_seconds"))
         if recorded is None or recorded < 0:
             recorded = sum(epoch.train_seconds or 0.0 for epoch in epochs)
-        digests = _mapping(line.get("fingerprint"))
+        digests, result = _mapping(line.get("fingerprint")), line.get("result")
         return cls(
             trial_id=str(line.get("trial_id")),
             kind=str(line.get("kind") or "training"),
@@ -173,6 +177,8 @@ class Trial(WithParams):
             details=_mapping(line.get("details")),
             fingerprint={str(name): tuple(map(str, _list(found))) for name, found in digests.items()},
             span=_span(line),
+            result_alone=isinstance(result, Mapping),
+            stopped_at=finite(_mapping(result).get("stopped_at")),
         )
 
     @property

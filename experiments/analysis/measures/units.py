@@ -102,6 +102,8 @@ def rates_of(summary: Summary) -> dict[str, str]:
 def length_text(summary: Summary) -> str:
     """Return how long a study trains: `10 epochs`, `1,000 steps, evaluated 10 times`."""
     study = summary["study"]
+    if "sources" in study:
+        return f"evaluated {study['epochs']} times at most"
     if "every" not in study:
         return f"{study['epochs']} epochs"
     if study["length"] is None:

@@ -122,11 +122,30 @@ def best_value(trial: Trial, metric: StudyMetric) -> float | None:
 def curve(trial: Trial, metric: StudyMetric, epoch_seconds: float | None = None) -> list[tuple[float, float]]:
     """Return (training seconds so far, value of the metric) after each epoch that has both. See `elapsed_seconds`."""
     key, seconds = metric.key, elapsed_seconds(trial, epoch_seconds)
-    return [
+    points = [
         (elapsed, epoch.tested[key])
         for epoch, elapsed in zip(trial.epochs, seconds, strict=False)
         if key in epoch.tested
     ]
+    return curve_of_result(trial, points, metric) if trial.result_alone else points
+
+
+def curve_of_result(
+    trial: Trial, points: Sequence[tuple[float, float]], metric: StudyMetric
+) -> list[tuple[float, float]]:
+    """Return the curve that says of a target what a result alone says. points: seconds, or steps, and the result.
+
+    The result is confirmed, so it comes twice: where it meets a target, that was met by then at the latest. A training
+    that ended as it met a target was just below it until then.
+    """
+    if len(points) != 1:
+        return list(points)
+    [(at, value)] = points
+    curve = [(at, value), (at, value)]
+    if trial.stopped_at is None or metric.better(trial.stopped_at, value):
+        return curve
+    worse = -math.inf if metric.mode == "max" else math.inf
+    return [(at, math.nextafter(trial.stopped_at, worse)), *curve]
 
 
 def elapsed_seconds(trial: Trial, epoch_seconds: float | None = None) -> list[float]:

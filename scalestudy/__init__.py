@@ -1,8 +1,8 @@
 """How many GPUs, what batch size and what learning rate reach your accuracy soonest and cheapest.
 
-`run_study` and `resume_study` are the Python way in. They are imported on first use, because Ray unpickles functions
-from the modules of this package inside processes that must start fast. `orchestration`, `training` and `experiments`
-are links to the folders beside this one.
+`run_study`, `resume_study` and `judge` are the Python way in. They are imported on first use, because Ray unpickles
+functions from the modules of this package inside processes that must start fast. `orchestration`, `training` and
+`experiments` are links to the folders beside this one.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from scalestudy.orchestration.judging.judge import judge
     from scalestudy.orchestration.study.result import StudyResult
     from scalestudy.orchestration.study.study import resume_study, run_study
 
     __version__: str
 
-__all__ = ["StudyResult", "__version__", "resume_study", "run_study"]
+__all__ = ["StudyResult", "__version__", "judge", "resume_study", "run_study"]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,6 +24,10 @@ def __getattr__(name: str) -> Any:
         from scalestudy.orchestration.base.places import version
 
         return version()
+    if name == "judge":
+        from scalestudy.orchestration.judging.judge import judge
+
+        return judge
     if name in __all__:
         from scalestudy.orchestration.study import study
 

@@ -195,10 +195,6 @@ class Question:
     answers: Mapping[str, str]
     """What an option says, by the option: `--column batch_size=bs`."""
 
-    def __str__(self) -> str:
-        listed = [f"{option} ({means})" if means else option for option, means in self.answers.items()]
-        return f"{self.words}: {'; or '.join(listed)}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:

@@ -45,7 +45,7 @@ def study_of(
 ) -> JudgedStudy:
     """Return the study of some runs. sources: their names, for words. Raises InputError where no run is left."""
     progress = _progress_of(runs)
-    kept, gone = _distinct([run for run in runs if _has(run, progress)], columns)
+    kept, gone = _distinct([run for run in runs if _has(run, progress)])
     gone += [
         LeftOut(where=run.where, why=f"it does not say its {progress}, and other runs do")
         for run in runs
@@ -134,13 +134,15 @@ def _has(run: Run, progress: Progress) -> bool:
     return all(getattr(each, progress) is not None for each in run.evaluations)
 
 
-def _distinct(runs: Sequence[Run], columns: Columns) -> tuple[list[Run], list[LeftOut]]:
-    """Return runs without those that repeat another in all that is taken of them."""
+def _distinct(runs: Sequence[Run]) -> tuple[list[Run], list[LeftOut]]:
+    """Return runs without those that repeat another: the same figures at the same times, on the same machine."""
     first: dict[str, str] = {}
     kept, again = [], []
     for run in runs:
         values = [(repr(each.value), each.seconds, each.steps, each.epochs) for each in run.evaluations]
-        key = repr((run.num_gpus, run.batch_size, run.learning_rate, run.seed, sorted(run.settings.items()), values))
+        settings = sorted(run.settings.items()) if run.result_alone else []
+        what = (run.num_gpus, run.batch_size, run.learning_rate, run.seed, run.started, run.machine)
+        key = repr((what, values, settings))
         if key in first:
             again.append(LeftOut(where=run.where, why=f"it is {first[key]} again"))
         else:

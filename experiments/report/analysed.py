@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from scalestudy.experiments.analysis.answers.analysis import Analysis
+from scalestudy.experiments.analysis.answers.judged import judged_caveats
 from scalestudy.experiments.analysis.answers.summary import summary_of
 from scalestudy.experiments.plan.plan import Plan
 from scalestudy.experiments.report.explorer import explorer_data
@@ -45,6 +46,9 @@ class AnalysedStudy:
         analysis = Analysis(spec, plan, lines, include_flagged=include_flagged)
         summary = summary_of(analysis, wall_seconds)
         summary["study"]["study_id"] = folder.study_id
+        if (judged := folder.read_judged()) is not None:
+            summary["judged"] = judged
+            summary["caveats"][:0] = judged_caveats(judged)
         if fresh_workers:
             summary["study"]["fresh_workers"] = fresh_workers
             words = f"Every trial got fresh workers: {fresh_workers}."

@@ -48,6 +48,7 @@ from scalestudy.experiments.plan.timing_runs import STARVED
 from scalestudy.experiments.report.drawing import Drawn
 from scalestudy.experiments.report.explorer import embedded
 from scalestudy.experiments.report.flags import flag_words
+from scalestudy.experiments.report.runs_table import runs_tables
 from scalestudy.experiments.report.tables import factorised_table, law_tables, prediction_table
 from scalestudy.experiments.report.time_figures import roles_of
 
@@ -128,7 +129,8 @@ def render_page(
         choices=cards,
         notes=notes,
         cost=study_took(summary["cost"]),
-        contents=contents(explored=bool(explored), beyond=bool(predictions.rows)),
+        judged=runs_tables(summary),
+        contents=contents(explored=bool(explored), beyond=bool(predictions.rows), judged="judged" in summary),
         explored=explored,
         targets=0 if data is None else len(data["targets"]),
         workers=sorted({row["params"]["num_gpus"] for row in summary["cells"]}),
@@ -167,11 +169,12 @@ def render_page(
     )
 
 
-def contents(*, explored: bool, beyond: bool) -> list[tuple[str, str]]:
+def contents(*, explored: bool, beyond: bool, judged: bool) -> list[tuple[str, str]]:
     """Return the anchor and name of the page's sections."""
     return [
         *([("explore", "Explore")] if explored else []),
         ("cells", "Cells"),
+        *([("runs", "The runs")] if judged else []),
         ("why", "Why"),
         *([("beyond", "Beyond the cluster")] if beyond else []),
         ("believe", "What to know before believing it"),

@@ -115,6 +115,18 @@ class StudyFolder:
         return self.path / "summary.json"
 
     @property
+    def judged_file(self) -> Path:
+        """Of runs that others made: what was taken as what, what is left out, and what is unfair."""
+        return self.path / "judged.json"
+
+    def read_judged(self) -> dict[str, Any] | None:
+        """Read `judged_file`. None: the study made its runs. Raises OSError or ValueError if it can't be read."""
+        if not self.judged_file.exists():
+            return None
+        content: dict[str, Any] = json.loads(self.judged_file.read_text("utf-8"))
+        return content
+
+    @property
     def report_file(self) -> Path:
         """The report, as self-contained HTML."""
         return self.path / "report.html"
@@ -276,9 +288,10 @@ class StudyFolder:
     def measured_trials(self) -> list[dict[str, Any]]:
         """Return the ended trials, each with the `workload` and `train` of its plan, as `plan.estimate` takes them.
 
+        Runs that others made have neither.
         The plan does not list timing runs. Each has the parameters of a planned trial with the same kind of step.
         """
-        trials = self.read_plan().trials
+        trials = () if self.judged_file.exists() else self.read_plan().trials
         planned = {trial.trial_id: trial for trial in trials}
         kinds = {_kind_of_step(trial.params): trial for trial in reversed(trials)}
         found = []

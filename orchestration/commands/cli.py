@@ -36,6 +36,7 @@ from scalestudy.orchestration.commands.parameters import (
     Extended,
     Folder,
     Folders,
+    JudgedSources,
     Overrides,
     Rehearsal,
     ShownStudy,
@@ -53,8 +54,8 @@ class Commands(TyperGroup):
     """The commands in the order in which `--help` lists them. A removed name is refused with its successor."""
 
     ORDER = (
-        *("run", "resume", "submit", "plan", "validate", "new", "list", "status", "open", "report", "recommend"),
-        *("compare", "register", "ui", "doctor", "data", "bench"),
+        *("run", "judge", "resume", "submit", "plan", "validate", "new", "list", "status", "open", "report"),
+        *("recommend", "compare", "register", "ui", "doctor", "data", "bench"),
     )
     REMOVED: ClassVar = {
         "inspect": "scalestudy plan SPEC --rehearse",
@@ -229,6 +230,44 @@ def resume(
         result = resume_study(
             named, retry_failed=retry_failed, only=only, address=address, view=view, say=say, rehearsal=rehearsal
         )
+    _show_end(result, as_json)
+
+
+@app.command()
+def judge(
+    sources: JudgedSources,
+    target: Annotated[
+        str, typer.Option(metavar="NAME=VALUE", help="Metric to reach, as the runs name it: val_acc=0.93.")
+    ],
+    mode: Annotated[
+        str | None,
+        typer.Option(help="max or min: whether more or less is better; default: by the metric's name."),
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(metavar="ROLE=NAME", help="Which column says what: batch_size=bs.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="What holds for all runs: num_gpus=2.")
+    ] = None,
+    tracking_uri: Annotated[
+        str | None, typer.Option(help="MLflow's store, for mlflow:EXPERIMENT; default: the one that `run` uses.")
+    ] = None,
+    out: Annotated[str | None, typer.Option(help="The study's folder; default: a new one in runs.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer from runs that others made: a CSV, an MLflow experiment, a Ray Tune folder. Trains nothing."""
+    from scalestudy.orchestration.commands.judging import judge_sources
+
+    result = judge_sources(
+        sources,
+        target,
+        mode=mode,
+        columns=column or (),
+        given=set_ or (),
+        tracking_uri=tracking_uri,
+        out=out,
+        as_json=as_json,
+    )
     _show_end(result, as_json)
 
 

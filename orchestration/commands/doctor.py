@@ -73,9 +73,9 @@ print(on_ranks(2, sum_of_ranks, backend=sys.argv[1]))
 
 def examine(source: str, address: str | None) -> list[Finding]:
     """Return every finding. Raise SpecError for an invalid spec, as every command does."""
-    from scalestudy.orchestration.study.folders import read_spec
+    from scalestudy.orchestration.study.folders import read_trained_spec
 
-    return [finding for name, check in checks_of(read_spec(source), address) for finding in safely(name, check)]
+    return [finding for name, check in checks_of(read_trained_spec(source), address) for finding in safely(name, check)]
 
 
 def checks_of(spec: StudySpec, address: str | None) -> list[tuple[str, Check]]:

@@ -43,6 +43,12 @@ def folders(incomplete: str) -> list[str]:
     return [*latest, *(str(Path(mark).parent) for mark in _files(incomplete, f"*/{STUDY_MARK}", f"*/*/{STUDY_MARK}"))]
 
 
+def judged_sources(incomplete: str) -> list[str]:
+    """Return files of tables whose names begin so, and studies' folders."""
+    tables = _files(incomplete, *("*.csv", "*.tsv", "*.jsonl", "*.json"))
+    return [*tables, *(folder for folder in folders(incomplete) if folder != LATEST)]
+
+
 def data_sets(incomplete: str) -> list[str]:
     """Return the names that `data fetch` takes and that begin so."""
     from scalestudy.training.data import SOURCES
@@ -105,6 +111,14 @@ Folders = Annotated[
         metavar="DIR DIR…",
         help="Folders of studies, or latest; the others are compared with the first.",
         autocompletion=folders,
+    ),
+]
+JudgedSources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE…",
+        help="A CSV or JSON-lines file, a folder of Ray Tune's results, mlflow:EXPERIMENT, or a study's folder.",
+        autocompletion=judged_sources,
     ),
 ]
 Extended = Annotated[

@@ -20,7 +20,7 @@ from scalestudy.orchestration.cluster.ray_private import gpu_type_here
 from scalestudy.orchestration.commands.earlier import earlier_timings
 from scalestudy.orchestration.commands.measure import measure_cells
 from scalestudy.orchestration.commands.models import Variant, inspect_models
-from scalestudy.orchestration.study.folders import read_spec
+from scalestudy.orchestration.study.folders import read_trained_spec
 from scalestudy.orchestration.study.opening import PreparedStudy, open_extended
 from scalestudy.orchestration.study.ready import (
     check_callables,
@@ -99,7 +99,7 @@ def plan_study(
 
     Raises SpecError or RequestError for a study that can't run, and what `rehearse_study` and `measure_cells` raise.
     """
-    spec = read_spec(source, overrides)
+    spec = read_trained_spec(source, overrides)
     check_callables(spec)
     spec, plan, extends = (spec, make_plan(spec), None) if extend is None else what_is_left(open_extended(spec, extend))
     trials = known_trials(spec, plan)

@@ -16,6 +16,7 @@ from scalestudy.experiments.spec.reading import parse_study
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.commands.study_commands import Advice, write_spec_file
+from scalestudy.orchestration.study.folders import refuse_judged
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.arguments import make_arguments
 from scalestudy.training.section import changed
@@ -36,6 +37,7 @@ class RecommendedCell:
     def of(cls, advice: Advice) -> RecommendedCell:
         """Return the requested cell. Raises RequestError if there is none."""
         spec, choice = advice.spec, advice.data[advice.role]
+        refuse_judged(spec, f"DIR: {advice.study_id}")
         if not present(choice):
             remedy = "ask for another target with --accuracy, or add cells with scalestudy run --extend"
             raise RequestError(f"DIR: {advice.study_id}: no cell is {advice.role}: {choice['why']}", remedy)

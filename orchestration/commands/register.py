@@ -16,7 +16,7 @@ from scalestudy.orchestration.base.errors import RequestError, StudyError, Unrea
 from scalestudy.orchestration.commands.recommended import RecommendedCell, best_name
 from scalestudy.orchestration.commands.study_commands import advise
 from scalestudy.orchestration.storage.trial_states import states_of
-from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
+from scalestudy.orchestration.study.folders import open_folder, readable, refuse_judged, spec_of
 from scalestudy.orchestration.tracking.database import open_database
 from scalestudy.orchestration.tracking.mlflow_model import MODEL, find_model, register_model
 from scalestudy.orchestration.tracking.mlflow_store import TRIAL_ID
@@ -64,6 +64,7 @@ def register_recommended(path: str | Path, name: str) -> Registered:
     folder = open_folder(path)
     with readable(folder):
         spec = spec_of(folder)
+        refuse_judged(spec, f"DIR: {advice.study_id}")
         ended = {line["trial_id"] for line in folder.read_trials()}
     trained = [trial for trial in advice.plan.trials if trial.kind == "training" and trial.trial_id in ended]
     only = {label(cell_of(trial.params)) for trial in trained}

@@ -39,7 +39,7 @@ class ListedStudy:
     study: str
     name: str
     folder: str  # the path or URI that commands take
-    state: str  # running, finished, stopped, interrupted or unreadable
+    state: str  # running, finished, stopped, interrupted, judged (others made its runs) or unreadable
     ended: int | None  # trials that have ended; null: unreadable
     planned: int | None  # trials that the study is to have; null: unreadable
     started: float | None  # seconds since 1970; null: unknown
@@ -182,6 +182,8 @@ def began(folder: StudyFolder) -> float:
 
 def _state(folder: StudyFolder) -> str:
     """Return the state as `status` does, from the journal's end alone: what ends a run is its last entry."""
+    if folder.judged_file.exists():
+        return "judged"
     if is_running(folder):
         return "running"
     journal = Journal(folder.journal_folder)

@@ -13,7 +13,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from scalestudy.experiments.analysis.measures.units import seconds_text
+from scalestudy.experiments.analysis.measures.units import plural, seconds_text
 from scalestudy.experiments.spec.reading import new_spec, new_spec_from
 from scalestudy.orchestration.base.errors import RequestError, StudyError, UnreachableError, request_error
 from scalestudy.orchestration.commands.studies import is_running
@@ -21,7 +21,7 @@ from scalestudy.orchestration.commands.watch import WatchedStudy, watch
 from scalestudy.orchestration.storage.lock import lock_of
 from scalestudy.orchestration.study.advice import WISHES, Advice
 from scalestudy.orchestration.study.advice import advise as advise_by_records
-from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
+from scalestudy.orchestration.study.folders import open_folder, readable, refuse_judged, spec_of
 from scalestudy.orchestration.study.ready import data_root
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.entries import StudyJournal
@@ -50,7 +50,7 @@ class Status:
     """How a study stands."""
 
     study: str
-    state: str  # running, finished, stopped (cleanly) or interrupted (its process died)
+    state: str  # running, finished, stopped (cleanly), interrupted (its process died) or judged (others made its runs)
     trials: dict[str, int]  # by status, with the number planned
     running: tuple[RunningNow, ...]
     best: dict[str, Any] | None  # the best value so far with its trial
@@ -71,6 +71,8 @@ def status_of(path: str | Path) -> Status:
     alive, history, progress = study.holder(), study.history, study.progress
     left = history.state if history.state in ("finished", "stopped") else "interrupted"
     ends = list(progress.statuses.values())
+    if study.folder.judged_file.exists():  # it has no journal
+        left, ends = "judged", [line["status"] for line in study.folder.read_trials()]
     begun = progress.running if alive else progress.resting | progress.running
     return Status(
         study=study.folder.study_id,
@@ -103,6 +105,8 @@ def status_lines(current: Status) -> list[str]:
     planned = trials.pop("planned")
     ended = sum(trials.values())
     counts = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in trials.items())
+    if current.state == "judged":
+        return [f"{current.study}: judged: {plural(ended, 'run')} that others made ({counts})"]
     by = f" by {current.holder}, seen {current.silent_seconds:.0f} s ago" if current.holder else ""
     took = f"{'has taken' if current.holder else 'took'} {seconds_text(current.wall_seconds)} over all its runs"
     lines = [
@@ -117,7 +121,7 @@ def status_lines(current: Status) -> list[str]:
         )
     if current.best:
         lines.append(f"best so far: {current.best['value']:.4g} ({current.best['trial']})")
-    if not current.holder and current.state != "finished":
+    if not current.holder and current.state not in ("finished", "judged"):
         lines.append(f"to go on: scalestudy resume {quote(current.folder)}")
     if not current.holder and current.unsent:
         lines.append(f"MLflow lacks {current.unsent} journal entries: scalestudy ui {quote(current.folder)} --sync")
@@ -223,6 +227,7 @@ def sync_tracking(path: str | Path) -> tuple[int, str]:
     folder = open_folder(path)
     with readable(folder):
         spec, plan, journal = spec_of(folder), folder.read_plan(), StudyJournal(folder)
+        refuse_judged(spec, f"DIR: {folder.address}")
         history = History.of(journal.entries())
     trials = plan.with_trials(history.suggested.values()).by_id()
     study = TrackedStudy(

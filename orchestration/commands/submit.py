@@ -15,7 +15,7 @@ from scalestudy.experiments.spec.reading import catalogue
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError, first_line
 from scalestudy.orchestration.base.places import PACKAGE, ROOT
 from scalestudy.orchestration.cluster.connection import TOKEN_REMEDY, first_sentence
-from scalestudy.orchestration.study.folders import read_spec
+from scalestudy.orchestration.study.folders import read_trained_spec
 from scalestudy.orchestration.study.origin import job_metadata
 from scalestudy.orchestration.study.ready import check_callables
 from scalestudy.training.proxies import ask_here_directly, through
@@ -108,7 +108,7 @@ def submit_study(
     Raises SpecError or RequestError for what `run` would refuse, UnreachableError where no job server answers or it
     refuses the token or the job.
     """
-    study = read_spec(spec, overrides)
+    study = read_trained_spec(spec, overrides)
     check_callables(study)
     asked = submission(spec, overrides, variables, Path.cwd(), rehearsal=rehearsal)
     client = _client(address)

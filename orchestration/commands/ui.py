@@ -67,6 +67,9 @@ class TrackedPage:
         folder = open_folder(path)
         with readable(folder):
             spec = spec_of(folder)
+        if spec.judged:
+            remedy = f"scalestudy open {shell_quote(folder.address)} shows its report"
+            raise RequestError(f"DIR: {folder.address}: is of runs that others made: MLflow has none of them", remedy)
         address, metric = resolve_address(uri or spec.tracking.uri), StudyMetric.of(spec.workload)
         return cls(
             address=address if uri else address_of(folder, address),

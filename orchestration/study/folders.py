@@ -34,6 +34,20 @@ def read_spec(source: Source, overrides: Sequence[str] = ()) -> StudySpec:
     return load_study(find_study(str(source)), overrides)
 
 
+def refuse_judged(spec: StudySpec, where: str) -> None:
+    """Raise RequestError for a study of runs that others made. where: how an error names it."""
+    if spec.judged is not None:
+        problem = f"{where}: is of runs that others made, so what they trained is not known here"
+        raise RequestError(problem, "to train, write a study of your own: scalestudy new NAME")
+
+
+def read_trained_spec(source: Source, overrides: Sequence[str] = ()) -> StudySpec:
+    """Do the same for a study that trains. Raises RequestError for one of runs that others made."""
+    spec = read_spec(source, overrides)
+    refuse_judged(spec, f"SPEC: {spec.name}")
+    return spec
+
+
 def open_folder(path: str | Path, use: mirror.Use = "read") -> StudyFolder:
     """Open a study's folder; for a URI, bring its copy here up to date. use: which copy.
 

@@ -21,7 +21,7 @@ from scalestudy.orchestration.groups.events import Beginning
 from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.storage.arrow_store import storage_reason
 from scalestudy.orchestration.storage.lock import StudyLock, lock_of
-from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
+from scalestudy.orchestration.study.folders import open_folder, readable, refuse_judged, spec_of
 from scalestudy.orchestration.tracking.entries import StudyJournal
 from scalestudy.orchestration.tracking.recorder import History
 from scalestudy.training.fingerprint import Fingerprint
@@ -164,6 +164,7 @@ def open_resumed(path: str | Path) -> PreparedStudy:
         check_writable(folder.path)
     with readable(folder):
         spec = spec_of(folder)
+        refuse_judged(spec, f"DIR: {folder.address}")
         if not folder.is_spec_unchanged():
             remedy = f"restore it, or keep it elsewhere and type: scalestudy run SPEC --extend {folder.address}"
             raise RequestError(f"DIR: {folder.place_of(folder.spec_file)}: was edited since the study began", remedy)

@@ -14,7 +14,7 @@ from scalestudy.orchestration.base.places import check_machine, outside_job_fold
 from scalestudy.orchestration.base.waiting import Say, say_nothing
 from scalestudy.orchestration.groups.events import Origin
 from scalestudy.orchestration.storage.lock import StudyLock
-from scalestudy.orchestration.study.folders import Source, lock_study, read_spec
+from scalestudy.orchestration.study.folders import Source, lock_study, read_trained_spec
 from scalestudy.orchestration.study.opening import (
     PreparedStudy,
     claimed,
@@ -69,7 +69,7 @@ def run_study(
     began = time.monotonic()
     prepare_environment()
     check_machine()
-    spec = read_spec(source, overrides)
+    spec = read_trained_spec(source, overrides)
     with ExitStack() as stack:
         if extend is None:
             result = _run(open_new(spec, out), origin_of(source), None, stack, address, view, say, rehearsal)

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from scalestudy.experiments.analysis.answers.efficiency import Tuning, statistical_efficiency, tunings
-from scalestudy.experiments.analysis.answers.judged import predictions_known, why_no_law
+from scalestudy.experiments.analysis.answers.judged import predictions_known, row_known, why_no_law
 from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.predictions import MOST_WORKERS, predictions_part
 from scalestudy.experiments.analysis.answers.recommendation import By, choose
@@ -47,7 +47,7 @@ class Analysis:
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """The `cells` of `summary.json`."""
-        rows = [cell_row(cell) for cell in self.cells]
+        rows = [row_known(self.spec, cell_row(cell)) for cell in self.cells]
         if self.spec.train.unit != "epochs" or self.spec.judged:
             rows = [{**row, "examples": examples_of([cell])} for row, cell in zip(rows, self.cells, strict=True)]
         bases = Bases(rows)

@@ -1,10 +1,11 @@
 """What runs that others made can't show: laws where their updates are not known, figures in updates where the size of
 their training set is not."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalestudy.experiments.analysis.measures.parts import Figure, missing
+from scalestudy.experiments.analysis.measures.parts import Figure, Row, missing
+from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.spec.study_spec import StudySpec
 
 TIMES_ALONE = (
@@ -12,6 +13,8 @@ TIMES_ALONE = (
     "--column epoch=NAME)"
 )
 SET_UNKNOWN = "the size of the training set is not known, so epochs tell no updates: --set train_samples=N"
+NAMED_FACTS = 3
+"""Unfair things that a caveat names; it counts the rest."""
 SAID_BY_OTHERS = "not said"
 """What stands for a setting of the training that a spec of ours would have."""
 
@@ -33,6 +36,15 @@ def _timeless(row: Figure) -> Figure:
     return {**row, "step_seconds": None} if "step_seconds" in row else row
 
 
+def row_known(spec: StudySpec, row: Row) -> dict[str, Any]:
+    """Return a row of a cell without the figures that rest on its updates, where these are not known."""
+    if spec.judged is None or spec.judged.progress == "steps":
+        return dict(row)
+    if spec.judged.progress == "epochs":
+        return {**row, "samples_per_second": missing(SET_UNKNOWN)}
+    return {**row, "samples_per_second": missing(TIMES_ALONE), "epoch_seconds": missing(TIMES_ALONE)}
+
+
 def known_alone(spec: StudySpec, summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return a summary without what the runs of a judged study can't show, and what is said of its making."""
     if spec.judged is None:
@@ -41,14 +53,28 @@ def known_alone(spec: StudySpec, summary: Mapping[str, Any]) -> dict[str, Any]:
     found["cost"] = {**summary["cost"], "wall_seconds": None, "overhead_ratio": None, "why": "others made its runs"}
     if spec.judged.progress == "steps":
         return found
-    by_time = spec.judged.progress == "seconds"
-    why = TIMES_ALONE if by_time else SET_UNKNOWN
-    no_period = {"epoch_seconds": missing(why), "speedup": None, "efficiency": None} if by_time else {}
-    found["cells"] = [{**row, "samples_per_second": missing(why), **no_period} for row in summary["cells"]]
-    found["timings"] = [{**row, "steps": None, "examples": None, **no_period} for row in summary["timings"]]
-    for row in found["cells"]:
-        row.pop("examples", None)
+    why = TIMES_ALONE if spec.judged.progress == "seconds" else SET_UNKNOWN
+    found["cells"] = [{key: value for key, value in row.items() if key != "examples"} for row in summary["cells"]]
+    found["timings"] = [{**row, "steps": None, "examples": None} for row in summary["timings"]]
     found["throughput_model"] = found["statistical_efficiency"] = missing(why)
-    if by_time:
+    if spec.judged.progress == "seconds":
         found["scaling"] = found["lr_rule"] = missing(why)
     return found
+
+
+def judged_caveats(judged: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the caveats of runs that others made. judged: the content of judged.json."""
+    words = {}
+    if facts := judged["facts"]:
+        words["unfair"] = f"{plural(len(facts), 'thing')} in these runs may be unfair: {'; '.join(_brief(facts))}."
+    if left_out := judged["left_out"]:
+        words["left_out"] = f"{plural(len(left_out), 'run')} {'is' if len(left_out) == 1 else 'are'} left out."
+    if judged["evaluation"] == "included":
+        words["evaluation"] = "The times of these runs include evaluation."
+    return [{"kind": kind, "words": said} for kind, said in words.items()]
+
+
+def _brief(facts: Sequence[Mapping[str, Any]]) -> list[str]:
+    named = [str(fact["words"]).rstrip(".") for fact in facts[:NAMED_FACTS]]
+    more = len(facts) - len(named)
+    return [*named, *([f"and {more} more"] if more else [])]

@@ -1,0 +1,70 @@
+"""`scalestudy judge` on a terminal: what is ambiguous is asked for, and what was taken as what is shown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from scalestudy.experiments.judging.columns import Columns, Mode, Question, Said
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.commands.show import columns as print_columns
+from scalestudy.orchestration.judging.judge import Request, judge_runs, requests
+from scalestudy.orchestration.study.result import StudyResult
+
+PLACEHOLDERS = ("NAME", "VALUE")
+"""What stands in an option that needs more of the user."""
+
+
+def judge_sources(
+    sources: Sequence[str],
+    target: str,
+    *,
+    mode: str | None,
+    columns: Sequence[str],
+    given: Sequence[str],
+    tracking_uri: str | None,
+    out: str | None,
+    as_json: bool,
+) -> StudyResult:
+    """Judge sources as the command line names them. Raises RequestError or UnreachableError."""
+    asked = not as_json and sys.stdin.isatty() and sys.stderr.isatty()
+    with requests():
+        said = Said().with_columns(columns).with_given(given)
+    request = Request(sources=sources, target=target, mode=_mode(mode), said=said, tracking_uri=tracking_uri, out=out)
+    return judge_runs(request, ask if asked else None, None if as_json else show_taken)
+
+
+def _mode(mode: str | None) -> Mode | None:
+    if mode is None or mode == "max" or mode == "min":
+        return mode
+    raise RequestError(f"--mode: {mode}: is not known", "choose max or min")
+
+
+def ask(question: Question) -> str:
+    """Ask on the terminal; return the option that was chosen."""
+    options = list(question.answers)
+    print(f"{question.words}", file=sys.stderr)
+    for number, (option, means) in enumerate(question.answers.items(), start=1):
+        print(f"  {number}  {means or option}", file=sys.stderr)
+    chosen = 0
+    while not 1 <= chosen <= len(options):
+        chosen = int(typer.prompt("Which", type=int, err=True))
+    option = options[chosen - 1]
+    for placeholder in PLACEHOLDERS:
+        if option.endswith(placeholder):
+            option = option.removesuffix(placeholder) + str(typer.prompt(placeholder.capitalize(), err=True))
+    print(option, file=sys.stderr)  # for the next time
+    return option
+
+
+def show_taken(columns: Columns) -> None:
+    """Print what was taken as what, before the answer."""
+    console = Console()
+    print_columns(console, ["role", "taken from", "as"], [list(row) for row in columns.rows()], flush="left")
+    if "not taken" in columns.notes:
+        console.print(Text(f"not taken: {columns.notes['not taken']}"), soft_wrap=True)
+    console.print()

@@ -1,0 +1,77 @@
+"""Runs that others made, by hand, and worlds of the benches as a CSV."""
+
+import csv
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scalestudy.experiments.judging.columns import Columns, Mode, Question, Said, take_columns
+from scalestudy.experiments.judging.runs import Recorded
+from tests.support.worlds import World
+
+USUAL: Mapping[str, Any] = {"num_gpus": 2, "global_batch_size": 64, "lr": 0.1, "seed": 0}
+"""Parameters that no question is asked of."""
+
+
+def run(
+    values: Mapping[str, Any] | None = None, history: Sequence[Mapping[str, Any]] = (), name: str = "a", **more: Any
+) -> Recorded:
+    """A run as its source has it."""
+    return Recorded(
+        where=f"runs.csv, {name}", name=name, values=USUAL if values is None else values, history=history, **more
+    )
+
+
+def curve(*values: float, step: int = 10, seconds: float = 5.0, metric: str = "val_acc") -> list[dict[str, Any]]:
+    """Evaluations at equal distances."""
+    return [
+        {"global_step": step * place, "train_time": seconds * place, metric: value}
+        for place, value in enumerate(values, start=1)
+    ]
+
+
+def taken(
+    runs: Sequence[Recorded],
+    *columns: str,
+    metric: str = "val_acc",
+    mode: Mode | None = None,
+    given: Sequence[str] = (),
+) -> tuple[Columns, list[Question]]:
+    """What is taken as what, and what is asked. columns, given: as `--column` and `--set` have them."""
+    return take_columns(runs, metric, mode, Said().with_columns(columns).with_given(given))
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """A table of these rows."""
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, list(dict.fromkeys(key for row in rows for key in row)))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def world_rows(world: World) -> list[dict[str, Any]]:
+    """A world's trainings as rows of a long table."""
+    rows = []
+    for number, line in enumerate(world.trials()):
+        params = line["params"]
+        sums = [
+            list(itertools.accumulate(epoch[key] for epoch in line["epochs"])) for key in ("steps", "train_seconds")
+        ]
+        for epoch, steps, seconds in zip(line["epochs"], *sums, strict=True):
+            value = epoch["test_accuracy"]
+            rows.append(
+                {
+                    "run": f"run-{number}",
+                    "GPUs": params["num_gpus"],
+                    "global batch size": params["batch_size"],
+                    "config/lr": params["learning_rate"],
+                    "Seed": params["seed"],
+                    "epoch": epoch["epoch"],
+                    "global_step": steps,
+                    "train_time": repr(seconds),
+                    "val/acc": "nan" if value is None else repr(value),
+                }
+            )
+    return rows

@@ -1,11 +1,24 @@
 """Runs that others made: as their source has them, and as a study takes them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from scalestudy.training.exceptions import InputError
+
 Ended = Literal["finished", "cut", "failed", "running"]
 """How a run ended. cut: before its last evaluation, on purpose, such as by a scheduler for being behind."""
+
+Say = Callable[[str], None]
+"""Takes a line about what a source has and its reader leaves out."""
+
+
+class SourceError(InputError):
+    """A source that can't be read as runs. what: the source, its row or run, and the value."""
+
+
+def silent(line: str) -> None:
+    """Say nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,6 +69,10 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *within("experiments", "spec", "plan", "study"),
         *within("experiments.analysis", "measures", "text", "answers"),
     },
+    "experiments.judging": {
+        *within("experiments", "spec", "plan", "study", "analysis.measures"),
+        *within("training", "config", "exceptions", "section"),
+    },
     # orchestration
     "orchestration": set(),
     "orchestration.base": within("training", "exceptions", "process", "proxies", "redaction", "settings"),
@@ -104,14 +108,19 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *within("experiments.analysis", "measures", "text", "answers"),
         *("training", *within("training", "data", "loop", "checkpoint", "rehearsal")),
     },
+    "orchestration.judging": {
+        *within("orchestration", "base", "tracking", "study"),
+        *within("experiments", "spec", "study", "judging", "report"),
+        "training.exceptions",
+    },
     "orchestration.commands": {
-        *within("orchestration", "base", "cluster", "storage", "groups", "tracking", "progress", "study"),
-        *within("experiments", "spec", "plan", "study", "report"),
+        *within("orchestration", "base", "cluster", "storage", "groups", "tracking", "progress", "study", "judging"),
+        *within("experiments", "spec", "plan", "study", "judging", "report"),
         *within("experiments.analysis", "measures", "text", "answers"),
         *("training", *within("training", "arguments", "data", "loop", "gradient_sync")),
     },
     # the import name
-    "scalestudy": within("orchestration", "base", "study"),
+    "scalestudy": within("orchestration", "base", "study", "judging"),
     "scalestudy.__main__": {"orchestration.commands"},
 }
 """The rooms (and single files) that a room (or a single file that is one by itself) imports, beside itself."""

@@ -14,10 +14,9 @@ from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 from scalestudy.experiments.judging.runs import Recorded
+from scalestudy.experiments.spec.reaching import Mode
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.section import did_you_mean
-
-Mode = Literal["max", "min"]
 
 
 class Role(NamedTuple):

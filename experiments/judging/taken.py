@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from scalestudy.experiments.judging.columns import Columns, Mode
+from scalestudy.experiments.judging.columns import Columns
 from scalestudy.experiments.judging.reading import LeftOut, settings_apart, settings_of
 from scalestudy.experiments.judging.runs import Evaluation, Run
 from scalestudy.experiments.plan.plan import Plan, TrialPlan
+from scalestudy.experiments.spec.reaching import Mode
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.training.config import JUDGED
 from scalestudy.training.exceptions import InputError

@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from scalestudy.experiments.judging.columns import Columns, Mode, Question, Said
+from scalestudy.experiments.judging.columns import Columns, Question, Said
+from scalestudy.experiments.spec.reaching import Mode
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.commands.show import columns as print_columns
 from scalestudy.orchestration.judging.judge import Request, judge_runs, requests

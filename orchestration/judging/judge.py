@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scalestudy.experiments.judging.columns import Columns, Question, Said, number_of, take_columns
 from scalestudy.experiments.judging.facts import Fact, facts_of
-
-from scalestudy.experiments.judging.columns import Columns, Mode, Question, Said, number_of, take_columns
 from scalestudy.experiments.judging.reading import LeftOut, read_runs
 from scalestudy.experiments.judging.runs import Recorded
 from scalestudy.experiments.judging.taken import judged_record, study_of
 from scalestudy.experiments.spec.addresses import is_uri
+from scalestudy.experiments.spec.reaching import Mode
 from scalestudy.orchestration.base.environment import left_as_found, prepare_environment
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, request_error
 from scalestudy.orchestration.study.opening import new_folder, new_study_id

@@ -1,0 +1,204 @@
+"""`judge` from Python and on the command line: a folder that every command reads, or one line."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import scalestudy as package
+from scalestudy.experiments.judging.columns import Said
+from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.orchestration.base.errors import RequestError
+from scalestudy.orchestration.judging.judge import Request, judge, judge_runs
+from tests.support.in_process import scalestudy
+from tests.support.project_files import REPOSITORY
+from tests.support.runs_of_others import world_rows, write_csv
+from tests.support.worlds import TARGET, World
+
+
+@pytest.fixture(scope="module")
+def world():
+    return World.draw(np.random.default_rng(1), noise=0.1, seeds=2)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.setenv("SCALESTUDY_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def judged(here, world):
+    """A study of a CSV, judged by the command line."""
+    write_csv(here / "runs.csv", world_rows(world))
+    done = scalestudy("judge", "runs.csv", "--target", f"val/acc={TARGET}", cwd=here)
+    assert (done.returncode, done.stderr) == (0, "")
+    [folder] = (here / "runs").iterdir()
+    return folder, done.stdout
+
+
+def test_a_csv_gives_an_answer_and_shows_first_what_was_taken(judged):
+    folder, printed = judged
+    taken, _, answer = printed.partition("Recommended")
+    assert taken.splitlines()[:2] == [
+        "role           taken from         as",
+        "metric         val/acc            more is better",
+    ]
+    assert "learning_rate  config/lr" in taken
+    assert answer.startswith((" to 0.8 val/acc", " and fastest", ", fastest"))
+    assert "MLflow:" not in printed
+    assert json.loads((folder / "judged.json").read_text())["runs"] > 10
+    assert json.loads((folder / "trials.jsonl").read_text().splitlines()[0])["where"].startswith("runs.csv, row")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["judged"]["sources"] == ["runs.csv"]
+    assert (summary["study"]["model"], summary["study"]["device"]) == (None, None)
+
+
+def test_the_report_says_where_the_runs_come_from(judged):
+    folder, _ = judged
+    page = (folder / "report.html").read_text("utf-8")
+    for words in ("Runs that others made", 'id="runs"', "config/lr", "of runs.csv"):
+        assert words in page, words
+    for words in ("lenet", "digits", "test val/acc", "planned trials"):
+        assert words not in page, words
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("list", "judged"),
+        ("status", "that others made"),
+        ("report", "report.html"),
+        ("recommend", "val/acc"),
+        ("compare", "val/acc"),
+    ],
+)
+def test_other_commands_read_it(judged, here, command, says):
+    folder, _ = judged
+    folders = {"list": [], "compare": [folder, _copy(folder)]}.get(command, [folder])
+    done = scalestudy(command, *folders, cwd=here)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert says in done.stdout
+
+
+def _copy(folder):
+    """The same study by another id."""
+    other = StudyFolder(folder.parent / "other")
+    other.create()
+    for file in ("spec.yaml", "trials.jsonl", "judged.json"):
+        (other.path / file).write_bytes((folder / file).read_bytes())
+    plan = json.loads((folder / "plan.json").read_text())
+    other.write_json(other.plan_file, {**plan, "study_id": "other"})
+    return other.path
+
+
+def test_what_trains_refuses_it_in_one_line(judged, here):
+    folder, _ = judged
+    spec = folder / "spec.yaml"
+    for line in (
+        *(["run", spec], ["plan", spec], ["resume", folder], ["submit", spec, "--address", "http://127.0.0.1:9"]),
+        *(["register", folder, "--name", "x"], ["recommend", folder, "--spec", "x.yaml"], ["ui", folder, "--sync"]),
+        *(["recommend", folder, "--torchrun"], ["run", "digits-quick", "--extend", folder], ["ui", folder]),
+    ):
+        done = scalestudy(*line, cwd=here)
+        assert done.returncode == 2, line
+        [said] = [each for each in done.stderr.splitlines() if not each.startswith("waiting for ")]
+        assert "is of runs that others made" in said, line
+    assert not (here / "x.yaml").exists()
+
+
+def test_what_is_ambiguous_is_refused_with_the_options_that_say_it(here):
+    write_csv(here / "runs.csv", [{"run": "a", "gpus": 2, "bs": 64, "time": 5, "val_acc": 0.9}])
+    done = scalestudy("judge", "runs.csv", "--target", "val_acc=0.8", cwd=here)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    for words in (
+        *("--column batch_size=bs", "--column device_batch_size=bs", "--set learning_rate=VALUE"),
+        *("--set evaluation=included", "--set stop=target"),
+    ):
+        assert words in done.stderr, words
+    assert not (here / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["runs.csv", "--target", "val_acc"], "--target: val_acc: is not NAME=VALUE"),
+        (["runs.csv", "--target", "val_acc=high"], "--target: val_acc=high: is not NAME=VALUE"),
+        (["runs.csv", "--target", "top5=1"], "--target: top5: no run has this metric"),
+        (["none.csv", "--target", "val_acc=1"], "SOURCE: none.csv: there is no such file or folder"),
+        (["runs.csv", "--target", "val_acc=1", "--mode", "up"], "--mode: up: is not known"),
+        (["runs.csv", "--target", "val_acc=1", "--column", "bs"], "--column: bs: is not ROLE=NAME"),
+        (["runs.csv", "--target", "val_acc=1", "--set", "gpus=1"], "--set: gpus: can't be set"),
+        (["runs.csv", "--target", "val_acc=1", "--out", "s3://b/x"], "--out: s3://b/x: is a URI"),
+    ],
+)
+def test_bad_requests_are_one_line(here, arguments, says):
+    write_csv(here / "runs.csv", [{"run": "a", "gpus": 1, "bs": 64, "lr": 1, "runtime": 5, "val_acc": 0.9}])
+    done = scalestudy("judge", *arguments, cwd=here)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(says)
+
+
+def test_questions_are_asked_until_nothing_is_ambiguous(here, world):
+    rows = [{**row, "batch": row.pop("global batch size")} for row in world_rows(world)]
+    asked = []
+
+    def ask(question):
+        asked.append(question.words)
+        return next(iter(question.answers))
+
+    source = write_csv(here / "runs.csv", rows)
+    done = judge_runs(Request(sources=[source], target=f"val/acc={TARGET}", said=Said()), ask)
+    assert asked == ["batch_size: is batch of all workers together, or of one?"]
+    assert done.summary["judged"]["columns"][2]["name"] == "batch"
+
+
+def test_a_frame_is_judged_from_python(here, world):
+    frame = pd.DataFrame(world_rows(world))
+    frame["val/acc"] = frame["val/acc"].astype(float)
+    frame["train_time"] = frame["train_time"].astype(float)
+    found = package.judge(frame, target=f"val/acc={TARGET}", out=here / "mine")
+    assert found.folder == here / "mine"
+    assert found.summary["recommendation"]["recommended"]["label"] in found.recommend().lines[0]
+    assert "Recommended" in found._repr_html_()
+    assert len(found.trials) == len(world.trials())
+    with pytest.raises(RequestError, match="--column: bs: no run has this column"):
+        judge(frame, target=f"val/acc={TARGET}", columns={"batch_size": "bs"})
+
+
+def test_folders_of_ours_are_judged_as_one(here, world):
+    for name in ("world-1", "world-2"):
+        world.write(here / name)
+    done = scalestudy("judge", "world-1", "world-2", "--target", f"accuracy={TARGET}", "--json", cwd=here)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)["summary"]["judged"]
+    assert told["runs"] == len(world.trials())
+    assert len(told["left_out"]) == told["runs"]  # the second repeats the first
+
+
+def test_neither_ray_nor_torch_nor_mlflow_is_loaded(here, world):
+    write_csv(here / "runs.csv", world_rows(world))
+    code = (
+        "import sys; sys.argv = ['scalestudy', 'judge', 'runs.csv', '--target', 'val/acc=0.8']\n"
+        "from scalestudy.orchestration.commands import cli\n"
+        "try: cli.command_line()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "print({'ray', 'torch', 'mlflow'} & {name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=here, capture_output=True, text=True, check=True, env=_environment()
+    )
+    assert done.stderr == "set()\n"
+
+
+def _environment():
+    import os
+
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY)}

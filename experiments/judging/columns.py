@@ -7,6 +7,7 @@ A role is what a study needs to know of a run, such as its batch size. Columns a
 import itertools
 import math
 import re
+import shlex
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,8 +32,8 @@ ROLES: Mapping[str, Role] = {
     "run": Role("which run a row belongs to"),
     "num_gpus": Role(
         "workers that train a run together",
-        "num_gpus n_gpus n_gpu ngpus gpus gpu_count num_devices world_size num_processes workers",
-        "num_workers devices",
+        "num_gpus n_gpus n_gpu ngpus gpus gpu_count num_devices world_size num_processes",
+        "num_workers workers devices",
     ),
     "gpus_per_node": Role("workers on each machine", "gpus_per_node nproc_per_node devices_per_node gpus_per_machine"),
     "nodes": Role("machines", "nodes num_nodes nnodes n_nodes num_machines"),
@@ -364,7 +365,7 @@ class _Finder:
         self._batch()
         self._rate()
         for role in ("seed", "ended", "started", "machine", "accelerator"):
-            self._take(role, self._found(role, varying=False))
+            self._take(role, self._found(role, varying=False), asks=role == "seed")
         first_epoch = self._progress()
         unit, evaluation = self._time()
         stops = self._ends()
@@ -407,14 +408,15 @@ class _Finder:
     def _ask(self, words: str, answers: Mapping[str, str]) -> None:
         self._questions.append(Question(words=words, answers=answers))
 
-    def _take(self, role: str, names: Sequence[str]) -> str | None:
-        """Take the column of a role; of several that say the same the first. Ask where they differ."""
+    def _take(self, role: str, names: Sequence[str], *, asks: bool = True) -> str | None:
+        """Take the column of a role, of several the first. asks: whether to ask where they differ."""
         if not names:
             return None
-        if len(names) > 1 and not self._agree(names):
+        if asks and len(names) > 1 and not self._agree(names):
             listed = " or ".join(names)
             self._ask(
-                f"{role} ({ROLES[role].words}): {listed}?", {f"--column {role}={_quoted(name)}": "" for name in names}
+                f"{role} ({ROLES[role].words}): {listed}?",
+                {f"--column {role}={shlex.quote(name)}": "" for name in names},
             )
         self._names[role] = names[0]
         return names[0]
@@ -452,7 +454,7 @@ class _Finder:
             return
         unsure = self._found("num_gpus", varying=False, unsure=True)
         if unsure:
-            name = _quoted(unsure[0])
+            name = shlex.quote(unsure[0])
             self._ask(
                 f"num_gpus: does {unsure[0]} count the workers that train, or those that load data?",
                 {f"--column num_gpus={name}": "those that train", "--set num_gpus=VALUE": "the workers of all runs"},
@@ -490,8 +492,8 @@ class _Finder:
             self._ask(
                 f"batch_size: is {name} of all workers together, or of one?",
                 {
-                    f"--column batch_size={_quoted(unsure[0])}": "examples of all workers in an update",
-                    f"--column device_batch_size={_quoted(unsure[0])}": "examples of one worker in a pass",
+                    f"--column batch_size={shlex.quote(unsure[0])}": "examples of all workers in an update",
+                    f"--column device_batch_size={shlex.quote(unsure[0])}": "examples of one worker in a pass",
                 },
             )
 
@@ -503,7 +505,7 @@ class _Finder:
                 self._notes["learning_rate"] = "learning rate, the largest of a run"
             return
         if changing := self._found("learning_rate", varying=True):
-            answers = {f"--column learning_rate={_quoted(name)}": "its largest value in a run" for name in changing}
+            answers = {f"--column learning_rate={shlex.quote(name)}": "its largest value in a run" for name in changing}
             self._ask(
                 f"learning_rate: {' and '.join(changing)} changes within a run",
                 {**answers, "--set learning_rate=VALUE": "of all runs"},
@@ -536,12 +538,12 @@ class _Finder:
     def _progress(self) -> int:
         """Take updates, epochs and examples; return what is added to an epoch."""
         varying = True if self._curves else None
-        self._take("samples", self._found("samples", varying=varying))
+        self._take("samples", self._found("samples", varying=varying), asks=False)
         self._take("step", self._found("step", varying=varying))
         if "step" not in self._names and self._curves:
             for name in self._found("step", varying=varying, unsure=True):
                 if self._counts_evaluations(name):
-                    told = f"counts evaluations, so it is not taken; --column epoch={_quoted(name)} if each is an epoch"
+                    told = f"counts evaluations, so it is not taken; --column epoch={shlex.quote(name)} if each is an epoch"
                     self._notes.setdefault("not taken", f"{name}: {told}")
                 else:
                     self._names["step"] = name
@@ -594,7 +596,7 @@ class _Finder:
             if role != "seconds":
                 self._names[role] = self._names.pop("seconds")
         if role != "timestamp" and "timestamp" not in self._names:
-            self._take("timestamp", self._found("timestamp")[:1])  # says when the run began
+            self._take("timestamp", self._found("timestamp"), asks=False)  # says when the run began
         key = _plain(re.split(r"[/.:]", name)[-1])
         unit = UNITS.get(key.rpartition("_")[2], 1.0) if role != "timestamp" else 1.0
         if unit != 1:
@@ -610,7 +612,7 @@ class _Finder:
             return "timestamp"
         several = [values for values in runs if len(values) > 2]
         gaps = [after - before for values in several for before, after in _pairs(values)]
-        quoted = _quoted(name)
+        quoted = shlex.quote(name)
         if gaps and sum(gap > 0 for gap in gaps) / len(gaps) < GROWS:
             self._ask(
                 f"seconds: {name} does not grow from one evaluation to the next",
@@ -679,7 +681,3 @@ def _stem(key: str) -> str:
     """Return the name of a time without its unit: `time_total_s` is time_total; `seconds` alone is time."""
     stem, _, unit = key.rpartition("_")
     return (stem or "time") if unit in UNITS and (stem or len(unit) > 3) else key
-
-
-def _quoted(name: str) -> str:
-    return f"'{name}'" if re.search(r"[^\w./:-]", name) else name

@@ -47,7 +47,7 @@ NAMED = 3
 _MAKERS = {"nvidia", "amd", "intel", "tesla", "geforce", "quadro", "instinct", "radeon", "gpu"}
 _VARIANTS = {"ti", "super", "max"}
 """Words in the names of GPUs that only one of two types has."""
-_OF_THE_RECORD = re.compile(
+OF_THE_RECORD = re.compile(
     r"(?:.*[^a-z])?(?:u?u?id|date|created|updated|started|stopped|ended|timestamp|pid|user|host|hostname|port|url|"
     r"sweep|job|notes?|tags?|commit|(?:out|output|log|logging|checkpoint|ckpt|save|cache)[^a-z]?(?:dir|path|folder|file))"
     r"(?:[^a-z].*)?|(?:.*/)?(?:run|trial|experiment|display)?[^a-z]?name",
@@ -183,7 +183,7 @@ def _ended_at_target(run: Run, target: float, mode: Mode) -> bool:
 
 def _settings(runs: Sequence[Run]) -> Fact | None:
     """Compare settings that all runs name, but for those that follow from what is compared and those of the record."""
-    names = [name for name in (runs[0].settings if runs else ()) if not _OF_THE_RECORD.fullmatch(name)]
+    names = [name for name in (runs[0].settings if runs else ()) if not OF_THE_RECORD.fullmatch(name)]
     table, others = [], set[int]()
     for name in names:
         values = [run.settings.get(name) for run in runs]

@@ -3,7 +3,7 @@
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from scalestudy.experiments.judging.columns import (
     seconds_of,
     words_of,
 )
+from scalestudy.experiments.judging.facts import OF_THE_RECORD
 from scalestudy.experiments.judging.runs import Ended, Evaluation, Recorded, Run
 
 LONGEST_TEXT = 200
@@ -134,8 +135,9 @@ class _Reader:
         return None if value is None else self._seeds.setdefault(str(value), len(self._seeds))
 
     def _text(self, role: str) -> str | None:
+        """Return the words that a role has; a number says no word: `gpu: 0` is no type of GPUs."""
         value = self._once(role)
-        return None if value is None else str(value)
+        return None if value is None or number_of(value) is not None else str(value)
 
     def _ended(self) -> Ended:
         told = self._text("ended")
@@ -234,11 +236,11 @@ def settings_apart(runs: Sequence[Run], columns: Columns) -> tuple[list[str], li
     Apart: those that the user names, and those that are no results and differ between runs of the same workers, batch
     and rate, where on average two runs or more share a value. One that differs in every run says who the run is.
     """
-    values: dict[str, dict[str, int]] = {}
+    values: dict[str, dict[str, Any]] = {}
     by_cell: dict[str, dict[tuple[int, int, float], set[str]]] = {}
     for run in runs:
         for name, value in run.settings.items():
-            values.setdefault(name, {}).setdefault(repr(value), 0)
+            values.setdefault(name, {}).setdefault(repr(value), value)
             place = (run.num_gpus, run.batch_size, run.learning_rate)
             by_cell.setdefault(name, {}).setdefault(place, set()).add(repr(value))
     differing = [name for name, found in values.items() if len(found) > 1]
@@ -247,7 +249,7 @@ def settings_apart(runs: Sequence[Run], columns: Columns) -> tuple[list[str], li
         for name in differing
         if name in columns.settings
         or (
-            not _is_result(name)
+            not _is_result(name, values[name].values())
             and any(len(found) > 1 for found in by_cell[name].values())
             and 2 * len(values[name]) <= len(runs)
         )
@@ -256,16 +258,17 @@ def settings_apart(runs: Sequence[Run], columns: Columns) -> tuple[list[str], li
 
 
 RESULTS = words_of(
-    "loss error acc accuracy best final last val valid validation eval test mean std util memory mem throughput speed "
-    "runtime time seconds duration grad norm name id notes tag tags user date path dir url commit pid created updated "
-    "epochs steps length iterations"
+    "loss error acc accuracy best final last val valid validation eval test util memory mem throughput speed runtime "
+    "time seconds duration epochs steps length iterations"
 )
-"""Words in the names of what a run had for a result, of who it is, or of how long it was."""
+"""Words in the names of numbers that a run had for a result, or that say how long it was."""
 
 
-def _is_result(name: str) -> bool:
+def _is_result(name: str, values: Iterable[Any]) -> bool:
+    """Whether a column says what came out of a run, how long it was, or where its record is."""
     words = "".join(character if character.isalnum() else " " for character in name.lower()).split()
-    return name.startswith("mlflow.") or not RESULTS.isdisjoint(words)
+    are_numbers = all(number_of(value) is not None for value in values)
+    return bool(OF_THE_RECORD.fullmatch(name)) or (are_numbers and not RESULTS.isdisjoint(words))
 
 
 def settings_of(run: Run, names: Sequence[str]) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -57,7 +58,7 @@ def ask(question: Question) -> str:
     option = options[chosen - 1]
     for placeholder in PLACEHOLDERS:
         if option.endswith(placeholder):
-            option = option.removesuffix(placeholder) + str(typer.prompt(placeholder.capitalize(), err=True))
+            option = option.removesuffix(placeholder) + shlex.quote(typer.prompt(placeholder.capitalize(), err=True))
     print(option, file=sys.stderr)  # for the next time
     return option
 

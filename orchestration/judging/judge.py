@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 Source = Any
 """A path, `mlflow:EXPERIMENT`, or a pandas frame."""
 Ask = Callable[[Question], str]
-"""Puts a question to the user; returns the option that answers it."""
+"""Puts a question to the user; returns the option that answers it, as one types it."""
 Show = Callable[[Columns], None]
 """Shows what was taken as what."""
 MLFLOW = "mlflow:"
@@ -180,7 +181,7 @@ def _columns(recorded: Sequence[Recorded], metric: str, request: Request, ask: A
             raise RequestError(
                 "; ".join(question.words for question in questions), f"say {', and '.join(map(_options, questions))}"
             )
-        option, _, value = ask(questions[0]).partition(" ")
+        option, value = shlex.split(ask(questions[0]))
         if option == "--mode":
             mode = "min" if value == "min" else "max"
         elif option == "--column":

@@ -543,8 +543,9 @@ class _Finder:
         if "step" not in self._names and self._curves:
             for name in self._found("step", varying=varying, unsure=True):
                 if self._counts_evaluations(name):
-                    told = f"counts evaluations, so it is not taken; --column epoch={shlex.quote(name)} if each is an epoch"
-                    self._notes.setdefault("not taken", f"{name}: {told}")
+                    option = f"--column epoch={shlex.quote(name)}"
+                    told = f"{name}: counts evaluations, so it is not taken; {option} if each is an epoch"
+                    self._notes.setdefault("not taken", told)
                 else:
                     self._names["step"] = name
                     break

@@ -78,7 +78,7 @@ class Fact:
 
 def facts_of(runs: Sequence[Run], target: float, mode: Mode) -> list[Fact]:
     """Return what is unfair, but for the edge of the rates (`edge_fact`). mode: which way the metric is better."""
-    repeated = _repeated(runs)
+    repeated = repeats(runs)
     again = {place for places in repeated for place in places[1:]}
     distinct = [run for place, run in enumerate(runs) if place not in again]
     compared = [run for run in distinct if run.evaluations]
@@ -355,7 +355,7 @@ def _is_twice(run: Run) -> bool:
     return len(set(told)) < len(told)
 
 
-def _repeated(runs: Sequence[Run]) -> list[list[int]]:
+def repeats(runs: Sequence[Run]) -> list[list[int]]:
     """Return the positions of runs that are there more than once: with the same values at the same times.
 
     Of runs with one evaluation all settings are equal too. Runs that began at different times are two.

@@ -47,13 +47,14 @@ NAMED = 3
 _MAKERS = {"nvidia", "amd", "intel", "tesla", "geforce", "quadro", "instinct", "radeon", "gpu"}
 _VARIANTS = {"ti", "super", "max"}
 """Words in the names of GPUs that only one of two types has."""
-OF_THE_RECORD = re.compile(
+_NO_SETTING = re.compile(
     r"(?:.*[^a-z])?(?:u?u?id|date|created|updated|started|stopped|ended|timestamp|pid|user|host|hostname|port|url|"
-    r"sweep|job|notes?|tags?|commit|(?:out|output|log|logging|checkpoint|ckpt|save|cache)[^a-z]?(?:dir|path|folder|file))"
-    r"(?:[^a-z].*)?|(?:.*/)?(?:run|trial|experiment|display)?[^a-z]?name",
+    r"sweep|job|notes?|tags?|commit|(?:out|output|log|logging|checkpoint|ckpt|save|cache)[^a-z]?(?:dir|path|folder|file)|"
+    r"loss|acc|accuracy|best|final|last|val|valid|validation|eval|test|util|memory|mem|throughput|speed|runtime|time|"
+    r"seconds|duration)(?:[^a-z].*)?|(?:.*/)?(?:run|trial|experiment|display)?[^a-z]?name",
     re.IGNORECASE,
 )
-"""Names of settings that say where and when a run was kept, not how it trained."""
+"""Names of what says where and when a run was kept, or what came out of it, not how it trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,8 +183,11 @@ def _ended_at_target(run: Run, target: float, mode: Mode) -> bool:
 
 
 def _settings(runs: Sequence[Run]) -> Fact | None:
-    """Compare settings that all runs name, but for those that follow from what is compared and those of the record."""
-    names = [name for name in (runs[0].settings if runs else ()) if not OF_THE_RECORD.fullmatch(name)]
+    """Compare settings that all runs name, but for those that follow from what is compared.
+
+    A number that few runs share is a result, or was drawn at random; a text that no two share says which run it is.
+    """
+    names = [name for name in (runs[0].settings if runs else ()) if not _NO_SETTING.fullmatch(name)]
     table, others = [], set[int]()
     for name in names:
         values = [run.settings.get(name) for run in runs]
@@ -192,8 +196,8 @@ def _settings(runs: Sequence[Run]) -> Fact | None:
         places: dict[str, list[int]] = defaultdict(list)
         for place, value in enumerate(values):
             places[_text(value)].append(place)
-        is_label = len(places) == len(runs) > 2 and all(isinstance(value, str) for value in values)
-        if len(places) == 1 or is_label:
+        are_numbers = all(_is_number(value) for value in values)
+        if len(places) == 1 or (2 * len(places) > len(runs) if are_numbers else len(places) == len(runs) > 2):
             continue
         usual = max(places.values(), key=len)
         others |= {place for those in places.values() if those is not usual for place in those}

@@ -35,7 +35,7 @@ _RATES = ("lr", "learningrate", "rate")
 """Those that a schedule may move."""
 _PARTS = ("phase", "split", "stage", "subset", "mode")
 """Columns whose words tell rows of one run apart, such as train and test."""
-_PERSONAL = ("user", "username", "email")
+_PERSONAL = ("user", "username", "email", "mlflowuser")
 _CHART = re.compile(r".+ - .+__(MIN|MAX)")
 """A column of what W&B exports from a chart."""
 _BINARY = {
@@ -284,8 +284,8 @@ def _where(table: Table, places: Sequence[int]) -> str:
 
 
 def _letters(name: str) -> str:
-    """Return a column's name in small letters and digits alone, without the folder that W&B puts before it."""
-    bare = re.sub(r"^(config|summary|summary_metrics)[/.]", "", name.strip().casefold())
+    """Return a column's name in small letters and digits alone, without the kind that W&B and MLflow put before it."""
+    bare = re.sub(r"^(config|summary|summary_metrics|params|metrics|tags)[/.]", "", name.strip().casefold())
     return re.sub(r"[\W_]", "", bare)
 
 

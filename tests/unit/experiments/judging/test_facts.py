@@ -116,6 +116,19 @@ FAULTY = {
         having(run_id=lambda run: run.name, output_dir=lambda run: f"/x/{run.name}", note=lambda run: run.seed),
         {},
     ),
+    "results": (
+        having(val_loss=lambda run: run.seed, best_epoch=lambda run: 3 + run.seed, score=lambda run: int(run.name[1])),
+        {},
+    ),
+    "a label": (having(group=lambda run: f"of {run.name}"), {}),
+    "a number of two runs": (
+        lambda runs: having(layers=lambda run: 3 + run.seed)(runs[:2]),
+        {},
+    ),
+    "a number that runs share": (
+        lambda runs: having(layers=lambda run: 3 + run.seed)(runs),
+        {"settings": {"r1", "r3", "r5", "r7"}},
+    ),
     "a model that differs": (
         having(model_name=lambda run: "resnet18" if run.batch_size == 64 else "resnet50"),
         {"settings": {"r4", "r5", "r6", "r7"}},

@@ -138,6 +138,18 @@ def test_wandb_histories(read):
     assert runs[0].history[0]["_timestamp"] == 1795773600.25
 
 
+def test_mlflow_runs(read):
+    """What `mlflow.search_runs().to_csv()` writes."""
+    [run] = read(
+        ",run_id,status,start_time,metrics.val_acc,params.lr,tags.mlflow.user\n"
+        "0,4f0c,FINISHED,2026-11-27 10:00:00.250000+00:00,0.9,0.1,ann\n"
+    )
+    assert run.values == {
+        **{"run_id": "4f0c", "status": "FINISHED", "start_time": 1795773600.25},
+        **{"metrics.val_acc": 0.9, "params.lr": 0.1},
+    }
+
+
 def test_a_spreadsheet_of_another_country(read):
     text = '\ufeffLauf;lr;Zeit;Genauigkeit\r\n"a; ""1""";0,1;1.024,5;93,1 %\r\n\r\nb;0,2;900;94,0 %\r\n'
     runs = read(text, run="Lauf")

@@ -321,7 +321,7 @@ class _Finder:
             self._known |= dict.fromkeys(first)
         self._metric = self._metric_named(metric)
         self._rows = [rows_of(run, self._metric) for run in recorded]
-        self._curves = any(run.history and rows and rows[0] is not run.values for run, rows in self._told())
+        self._curves = any(len(rows) > 1 for rows in self._rows)
         self._names: dict[str, str] = {}
         self._notes: dict[str, str] = {}
         self._questions: list[Question] = []

@@ -1,14 +1,18 @@
 """Runs that others made, by hand, and worlds of the benches as a CSV."""
 
+from __future__ import annotations
+
 import csv
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scalestudy.experiments.judging.columns import Columns, Mode, Question, Said, take_columns
 from scalestudy.experiments.judging.runs import Recorded
-from tests.support.worlds import World
+
+if TYPE_CHECKING:
+    from tests.support.worlds import World
 
 USUAL: Mapping[str, Any] = {"num_gpus": 2, "global_batch_size": 64, "lr": 0.1, "seed": 0}
 """Parameters that no question is asked of."""

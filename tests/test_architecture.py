@@ -111,6 +111,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "orchestration.judging": {
         *within("orchestration", "base", "tracking", "study"),
         *within("experiments", "spec", "study", "judging", "report"),
+        *within("experiments.analysis", "measures", "answers"),
         "training.exceptions",
     },
     "orchestration.commands": {

@@ -177,8 +177,6 @@ class Judged(Section):
 
     steps: its updates are known. epochs: they are, up to one factor, since the size of the training set is not.
     seconds: nothing but its time, which then stands for its updates."""
-    results_alone: bool = False
-    """whether each run has its result alone, and no evaluations before"""
     evaluations: Count
     """most evaluations of a run"""
 

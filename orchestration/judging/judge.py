@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.judging.columns import Columns, Question, Said, number_of, take_columns
-from scalestudy.experiments.judging.facts import Fact, facts_of
+from scalestudy.experiments.judging.facts import Fact, edge_fact, facts_of
 from scalestudy.experiments.judging.reading import LeftOut, read_runs
 from scalestudy.experiments.judging.runs import Recorded
-from scalestudy.experiments.judging.taken import judged_record, study_of
+from scalestudy.experiments.judging.taken import JudgedStudy, judged_record, study_of
 from scalestudy.experiments.spec.addresses import is_uri
 from scalestudy.experiments.spec.reaching import Mode
 from scalestudy.orchestration.base.environment import left_as_found, prepare_environment
@@ -111,13 +112,14 @@ def judge_runs(request: Request, ask: Ask | None = None, show: Show | None = Non
         runs, left_out = read_runs(recorded, columns)
         left_out += [LeftOut(where=where, why=why) for where, _, why in (line.partition(": ") for line in lines)]
         study = study_of(runs, left_out, columns, target, [_named(source) for source in request.sources])
-        facts = [asdict(fact) for fact in facts_of(runs, target, columns.mode) if not _is_apart(fact, study.apart)]
+        facts = [fact for fact in facts_of(runs, target, columns.mode) if not _is_apart(fact, study.apart)]
+        facts += [edge for edge in [_edge(study, target)] if edge]
     study_id = new_study_id(study.spec)
     folder = new_folder(study.spec, study_id, request.out)
     made = not folder.path.exists()
     try:
         folder.create()
-        folder.write_json(folder.judged_file, judged_record(study, columns, facts))
+        folder.write_json(folder.judged_file, judged_record(study, columns, [asdict(fact) for fact in facts]))
         folder.write_trials(study.lines)
         folder.write_plan(study.plan, study_id, study.spec.to_yaml())
         write_report(folder)
@@ -154,6 +156,19 @@ def requests() -> Iterator[None]:
 def _is_apart(fact: Fact, apart: Sequence[str]) -> bool:
     """Whether a fact names nothing but settings by which runs are compared apart."""
     return bool(fact.table) and all(row.setting in apart for row in fact.table)
+
+
+def _edge(study: JudgedStudy, target: float) -> Fact | None:
+    """Return whether the best rate lies at the edge of those tried."""
+    from scalestudy.experiments.analysis.answers.analysis import Analysis  # loads SciPy
+    from scalestudy.experiments.analysis.answers.judged import chance_of_best_rate
+
+    analysis = Analysis(study.spec, study.plan, study.lines)
+    choice = analysis.recommendation["fastest"]
+    if not present(choice):
+        return None
+    chance = chance_of_best_rate(choice, analysis.times(target).times, analysis.cells)
+    return edge_fact(study.runs, choice["batch_size"], choice["learning_rate"], chance)
 
 
 def _target(text: str) -> tuple[str, float]:

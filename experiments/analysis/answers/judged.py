@@ -4,6 +4,8 @@ their training set is not."""
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scalestudy.experiments.analysis.answers.posterior import Times
+from scalestudy.experiments.analysis.measures.cells import Cell, key_of
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, missing
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.spec.study_spec import StudySpec
@@ -60,6 +62,15 @@ def known_alone(spec: StudySpec, summary: Mapping[str, Any]) -> dict[str, Any]:
     if spec.judged.progress == "seconds":
         found["scaling"] = found["lr_rule"] = missing(why)
     return found
+
+
+def chance_of_best_rate(choice: Figure, times: Times, cells: Sequence[Cell]) -> float:
+    """Return the chance that no other rate that was tried with a choice's workers and batch is faster."""
+    alike = key_of(choice["params"], ("learning_rate",))
+    there = {cell.label for cell in cells if key_of(cell.params, ("learning_rate",)) == alike}
+    labels = [label for label in times.labels if label in there]
+    draws = times.only(labels).draws
+    return float((draws.argmin(axis=1) == labels.index(choice["label"])).mean())
 
 
 def judged_caveats(judged: Mapping[str, Any]) -> list[dict[str, str]]:

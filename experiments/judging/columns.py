@@ -368,7 +368,8 @@ class _Finder:
             self._take(role, self._found(role, varying=False), asks=role == "seed")
         first_epoch = self._progress()
         unit, evaluation = self._time()
-        stops = self._ends()
+        if stops := self._ends():
+            self._without_budgets()
         columns = Columns(
             metric=self._metric,
             mode=mode or "max",
@@ -528,6 +529,12 @@ class _Finder:
         )
         return False
 
+    def _without_budgets(self) -> None:
+        """Drop updates and epochs that are the same in all runs that ended at the target: what they were to make."""
+        for role in ("step", "epoch", "samples"):
+            if role in self._names and len({repr(value) for value in self._values(self._names[role])}) == 1:
+                del self._names[role]
+
     # --- what is said at each evaluation ------------------------------------------------------------------------------
 
     def _numbers(self, name: str, read: Callable[[Any], float | None]) -> list[list[float]]:
@@ -540,16 +547,17 @@ class _Finder:
         varying = True if self._curves else None
         self._take("samples", self._found("samples", varying=varying), asks=False)
         self._take("step", self._found("step", varying=varying))
+        counts = ""
         if "step" not in self._names and self._curves:
             for name in self._found("step", varying=varying, unsure=True):
-                if self._counts_evaluations(name):
-                    option = f"--column epoch={shlex.quote(name)}"
-                    told = f"{name}: counts evaluations, so it is not taken; {option} if each is an epoch"
-                    self._notes.setdefault("not taken", told)
-                else:
+                if not self._counts_evaluations(name):
                     self._names["step"] = name
                     break
+                counts = counts or name
         epoch = self._take("epoch", self._found("epoch", varying=varying))
+        if counts and not {"step", "epoch", "samples"} & self._names.keys():
+            option = f"--column epoch={shlex.quote(counts)}"
+            self._notes["not taken"] = f"{counts}: counts evaluations, so it is not taken; {option} if each is an epoch"
         if epoch is None or not self._curves:
             return 0
         firsts = [values[0] for values in self._numbers(epoch, number_of)]
@@ -597,7 +605,8 @@ class _Finder:
             if role != "seconds":
                 self._names[role] = self._names.pop("seconds")
         if role != "timestamp" and "timestamp" not in self._names:
-            self._take("timestamp", self._found("timestamp"), asks=False)  # says when the run began
+            if self._take("timestamp", self._found("timestamp"), asks=False):
+                self._notes["timestamp"] = "the time of day, by which the run began"
         key = _plain(re.split(r"[/.:]", name)[-1])
         unit = UNITS.get(key.rpartition("_")[2], 1.0) if role != "timestamp" else 1.0
         if unit != 1:

@@ -254,7 +254,7 @@ def settings_apart(runs: Sequence[Run], columns: Columns) -> tuple[list[str], li
             and 2 * len(values[name]) <= len(runs)
         )
     ]
-    return apart, [name for name in differing if name not in apart]
+    return apart, [name for name in differing if name not in apart and _is_setting(name)]
 
 
 RESULTS = words_of(

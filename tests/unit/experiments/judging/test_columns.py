@@ -169,6 +169,14 @@ def test_whether_a_run_ended_at_the_target_is_asked_for_where_its_result_alone_i
     )
 
 
+def test_the_budget_of_runs_that_ended_at_the_target_is_no_progress():
+    alone = [run({**USUAL, "epochs": 10, "train_time": at, "val_acc": 0.9}, name=str(at)) for at in (50, 60)]
+    assert "epoch" not in taken(alone, given=["stop=target"])[0].names
+    assert "epoch" in taken(alone, given=["stop=end"])[0].names
+    arrived = [run({**USUAL, "epochs": at / 10, "train_time": at, "val_acc": 0.9}, name=str(at)) for at in (50, 60)]
+    assert "epoch" in taken(arrived, given=["stop=target"])[0].names
+
+
 def test_a_metric_is_found_or_named():
     runs = [run(history=[{**row, "train/acc": 0.4} for row in curve(0.5, 0.6, metric="val/acc")])]
     assert taken(runs, metric="val/acc")[0].metric == "val/acc"

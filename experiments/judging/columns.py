@@ -604,9 +604,8 @@ class _Finder:
             role = self._kind_of_clock(name)
             if role != "seconds":
                 self._names[role] = self._names.pop("seconds")
-        if role != "timestamp" and "timestamp" not in self._names:
-            if self._take("timestamp", self._found("timestamp"), asks=False):
-                self._notes["timestamp"] = "the time of day, by which the run began"
+        if role != "timestamp" and self._take("timestamp", self._found("timestamp"), asks=False):
+            self._notes["timestamp"] = "the time of day, by which the run began"
         key = _plain(re.split(r"[/.:]", name)[-1])
         unit = UNITS.get(key.rpartition("_")[2], 1.0) if role != "timestamp" else 1.0
         if unit != 1:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import typer
 from rich.console import Console
+from rich.progress import Progress
 from rich.text import Text
 
 from scalestudy.experiments.judging.columns import Columns, Question, Said
@@ -37,7 +38,13 @@ def judge_sources(
     with requests():
         said = Said().with_columns(columns).with_given(given)
     request = Request(sources=sources, target=target, mode=_mode(mode), said=said, tracking_uri=tracking_uri, out=out)
-    return judge_runs(request, ask if asked else None, None if as_json else show_taken)
+    with Progress(console=Console(stderr=True), transient=True, disable=as_json or not sys.stderr.isatty()) as bar:
+        reading = bar.add_task("reading runs", total=None, visible=False)
+
+        def progress(done: int, total: int) -> None:
+            bar.update(reading, completed=done, total=total, visible=done < total)
+
+        return judge_runs(request, ask if asked else None, None if as_json else show_taken, progress)
 
 
 def _mode(mode: str | None) -> Mode | None:

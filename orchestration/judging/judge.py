@@ -35,6 +35,8 @@ Ask = Callable[[Question], str]
 """Puts a question to the user; returns the option that answers it, as one types it."""
 Show = Callable[[Columns], None]
 """Shows what was taken as what."""
+Progress = Callable[[int, int], None]
+"""Takes how many runs were read, and how many there are."""
 MLFLOW = "mlflow:"
 OF_FILE_STORE = "meta.yaml"
 """A file of each experiment's folder in a folder `mlruns`."""
@@ -90,11 +92,13 @@ def judge(
         return replace(judge_runs(request), wall_seconds=time.monotonic() - began)
 
 
-def judge_runs(request: Request, ask: Ask | None = None, show: Show | None = None) -> StudyResult:
+def judge_runs(
+    request: Request, ask: Ask | None = None, show: Show | None = None, progress: Progress = lambda done, total: None
+) -> StudyResult:
     """Judge runs, and write their study's folder.
 
     ask: None: nobody can be asked, so what is ambiguous is refused. show: takes what was taken, before the answer.
-    Raises RequestError or UnreachableError.
+    progress: of reading an MLflow store. Raises RequestError or UnreachableError.
     """
     metric, target = _target(request.target)
     if not request.sources:
@@ -105,7 +109,8 @@ def judge_runs(request: Request, ask: Ask | None = None, show: Show | None = Non
 
     lines: list[str] = []
     with requests():
-        recorded = [run for source in request.sources for run in _read(source, request, metric, lines.append)]
+        reader = _Reader(request=request, metric=metric, say=lines.append, progress=progress)
+        recorded = [run for source in request.sources for run in reader.read(source)]
         columns = _columns(recorded, metric, request, ask)
         if show is not None:
             show(columns)
@@ -209,41 +214,53 @@ def _options(question: Question) -> str:
     return " or ".join(f"{option} ({means})" if means else option for option, means in question.answers.items())
 
 
-def _read(source: Source, request: Request, metric: str, say: Callable[[str], None]) -> list[Recorded]:
-    """Return the runs of a source. say: takes a line about what its reader leaves out."""
-    run = request.said.columns.get("run")
-    if not isinstance(source, str | Path):
-        from scalestudy.experiments.judging.files import of_frame
+@dataclass(frozen=True, kw_only=True)
+class _Reader:
+    """Reads sources. say: takes a line about what a source has and its reader leaves out."""
 
-        return of_frame(source, run=run)
-    if str(source).startswith(MLFLOW):
-        return _of_mlflow(str(source).removeprefix(MLFLOW), request.tracking_uri, metric, say)
-    path = Path(source)
-    if is_uri(source) or (path / "plan.json").is_file():
-        from scalestudy.experiments.judging.own_study import read_study
-        from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
+    request: Request
+    metric: str
+    say: Callable[[str], None]
+    progress: Progress
 
-        folder = open_folder(source)
-        with readable(folder):
-            return read_study(folder, spec_of(folder))
-    if path.is_dir() and any(path.glob(f"*/{OF_FILE_STORE}")):
+    def read(self, source: Source) -> list[Recorded]:
+        """Return the runs of a source. Raises InputError, OSError, RequestError or UnreachableError."""
+        run = self.request.said.columns.get("run")
+        if not isinstance(source, str | Path):
+            from scalestudy.experiments.judging.files import of_frame
+
+            return of_frame(source, run=run)
+        if str(source).startswith(MLFLOW):
+            return self._of_mlflow(str(source).removeprefix(MLFLOW), self.request.tracking_uri)
+        path = Path(source)
+        if is_uri(source) or (path / "plan.json").is_file():
+            from scalestudy.experiments.judging.own_study import read_study
+            from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
+
+            folder = open_folder(source)
+            with readable(folder):
+                return read_study(folder, spec_of(folder))
+        if path.is_dir() and any(path.glob(f"*/{OF_FILE_STORE}")):
+            return self._of_file_store(path)
+        if path.is_dir():
+            from scalestudy.experiments.judging.tune_folder import read_tune
+
+            return read_tune(path, self.say)
+        if not path.exists():
+            raise RequestError(f"SOURCE: {source}: there is no such file or folder", "name one, or mlflow:EXPERIMENT")
+        from scalestudy.experiments.judging.files import read_file
+
+        return read_file(path, run, self.say)
+
+    def _of_mlflow(self, experiment: str, uri: str | None) -> list[Recorded]:
+        from scalestudy.orchestration.judging.mlflow_source import read_mlflow
+
+        return read_mlflow(experiment, uri, metric=self.metric, progress=self.progress, say=self.say)
+
+    def _of_file_store(self, folder: Path) -> list[Recorded]:
+        """Return the runs of a folder `mlruns`; of several experiments, say how to name one."""
         try:
-            return _of_mlflow("", str(path), metric, say)
+            return self._of_mlflow("", str(folder))
         except RequestError as error:
-            name = f"scalestudy judge mlflow:EXPERIMENT --tracking-uri {path}"
-            raise RequestError(f"SOURCE: {path}: is a store of MLflow's", f"{error.remedy}: {name}") from error
-    if path.is_dir():
-        from scalestudy.experiments.judging.tune_folder import read_tune
-
-        return read_tune(path, say)
-    if not path.exists():
-        raise RequestError(f"SOURCE: {source}: there is no such file or folder", "name one, or mlflow:EXPERIMENT")
-    from scalestudy.experiments.judging.files import read_file
-
-    return read_file(path, run, say)
-
-
-def _of_mlflow(experiment: str, uri: str | None, metric: str, say: Callable[[str], None]) -> list[Recorded]:
-    from scalestudy.orchestration.judging.mlflow_source import read_mlflow
-
-    return read_mlflow(experiment, uri, metric=metric, say=say)
+            name = f"scalestudy judge mlflow:EXPERIMENT --tracking-uri {shlex.quote(str(folder))}"
+            raise RequestError(f"SOURCE: {folder}: is a store of MLflow's", f"{error.remedy}: {name}") from error

@@ -38,13 +38,19 @@ def judge_sources(
     with requests():
         said = Said().with_columns(columns).with_given(given)
     request = Request(sources=sources, target=target, mode=_mode(mode), said=said, tracking_uri=tracking_uri, out=out)
-    with Progress(console=Console(stderr=True), transient=True, disable=as_json or not sys.stderr.isatty()) as bar:
-        reading = bar.add_task("reading runs", total=None, visible=False)
+    bar = Progress(console=Console(stderr=True), transient=True, disable=as_json or not sys.stderr.isatty())
+    reading = bar.add_task("reading runs", total=None)
 
-        def progress(done: int, total: int) -> None:
-            bar.update(reading, completed=done, total=total, visible=done < total)
+    def progress(done: int, total: int) -> None:
+        bar.start()
+        bar.update(reading, completed=done, total=total)
+        if done >= total:
+            bar.stop()  # before anything is asked or shown
 
+    try:
         return judge_runs(request, ask if asked else None, None if as_json else show_taken, progress)
+    finally:
+        bar.stop()
 
 
 def _mode(mode: str | None) -> Mode | None:

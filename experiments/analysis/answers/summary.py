@@ -118,7 +118,7 @@ def _study(spec: StudySpec, rows: Sequence[Row], metric: StudyMetric) -> dict[st
         "metric": metric.to_dict(),
         "epochs": spec.evaluations,
         **({} if train.period_word == "epoch" else {"every": [train.unit, train.period], "length": length}),
-        **({"every": None, "length": None, "sources": list(spec.judged.sources)} if spec.judged else {}),
+        **({"every": ["evaluations", 1], "length": None, "sources": list(spec.judged.sources)} if spec.judged else {}),
         "device": "/".join(devices) or None,
         **({"accelerator": "/".join(types)} if types else {}),
         "threads": max((row["threads"] for row in rows if row["threads"]), default=None),

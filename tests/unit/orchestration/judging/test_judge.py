@@ -33,13 +33,14 @@ def here(tmp_path, monkeypatch):
     return folder
 
 
-@pytest.fixture
-def judged(here, world):
-    """A study of a CSV, judged by the command line."""
-    write_csv(here / "runs.csv", world_rows(world))
-    done = scalestudy("judge", "runs.csv", "--target", f"val/acc={TARGET}", cwd=here)
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory, world):
+    """A study of a CSV, judged by the command line, and what that printed."""
+    place = tmp_path_factory.mktemp("judged")
+    write_csv(place / "runs.csv", world_rows(world))
+    done = scalestudy("judge", "runs.csv", "--target", f"val/acc={TARGET}", cwd=place)
     assert (done.returncode, done.stderr) == (0, "")
-    [folder] = (here / "runs").iterdir()
+    [folder] = (place / "runs").iterdir()
     return folder, done.stdout
 
 
@@ -79,17 +80,17 @@ def test_the_report_says_where_the_runs_come_from(judged):
         ("compare", "val/acc"),
     ],
 )
-def test_other_commands_read_it(judged, here, command, says):
+def test_other_commands_read_it(judged, tmp_path, command, says):
     folder, _ = judged
-    folders = {"list": [], "compare": [folder, _copy(folder)]}.get(command, [folder])
-    done = scalestudy(command, *folders, cwd=here)
+    folders = {"list": [], "compare": [folder, _copy(folder, tmp_path / "other")]}.get(command, [folder])
+    done = scalestudy(command, *folders, cwd=folder.parents[1])
     assert (done.returncode, done.stderr) == (0, "")
     assert says in done.stdout
 
 
-def _copy(folder):
+def _copy(folder, path):
     """The same study by another id."""
-    other = StudyFolder(folder.parent / "other")
+    other = StudyFolder(path)
     other.create()
     for file in ("spec.yaml", "trials.jsonl", "judged.json"):
         (other.path / file).write_bytes((folder / file).read_bytes())
@@ -147,7 +148,7 @@ def test_bad_requests_are_one_line(here, arguments, says):
 
 
 def test_questions_are_asked_until_nothing_is_ambiguous(here, world):
-    rows = [{**row, "batch": row.pop("global batch size")} for row in world_rows(world)]
+    rows = [{"batch": row.pop("global batch size"), **row} for row in world_rows(world)]
     asked = []
 
     def ask(question):

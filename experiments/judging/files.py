@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.judging.cells import columns_of
 from scalestudy.experiments.judging.runs import Recorded, Say, SourceError, silent
 
@@ -366,7 +367,8 @@ def csv_table(path: Path, text: str, say: Say = silent) -> Table:
         say(f"{source}: row {numbers[-1]} ends in the middle, and is left out")
         del rows[-1], numbers[-1]
     if again := [place for place, cells in enumerate(rows) if [cell.strip() for cell in cells] == header]:
-        say(f"{source}: the header comes again in {len(again)} rows, first in row {numbers[again[0]]}; left out")
+        where = ", ".join(str(numbers[place]) for place in again[:3]) + (" …" if len(again) > 3 else "")
+        say(f"{source}: {plural(len(again), 'row')} with the header again, left out: {where}")
         for place in reversed(again):
             del rows[place], numbers[place]
     width = len(header)
@@ -398,31 +400,30 @@ def _json_table(path: Path, text: str, say: Say) -> Table:
                 f"{source}: is no JSON ({error})", "give a list of objects, or an object a line"
             ) from error
     else:
-        entries = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+        entries = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    left_out: dict[str, list[int]] = defaultdict(list)
     for number, entry in entries:
-        if not is_list:
-            try:
-                entry = json.loads(entry)
-            except ValueError:
-                say(f"{source}: line {number} is no JSON, and is left out")
-                continue
-        if not isinstance(entry, dict):
-            say(f"{source}: {'entry' if is_list else 'line'} {number} is no object, and is left out")
+        try:
+            found = entry if is_list else json.loads(entry)
+        except ValueError:
+            left_out["no JSON"].append(number)
             continue
-        rows.append(flat(entry))
-        numbers.append(number)
+        if isinstance(found, dict):
+            rows.append(flat(found))
+            numbers.append(number)
+        else:
+            left_out["no object"].append(number)
+    row = "entry" if is_list else "line"
+    for why, those in left_out.items():
+        more = f" and {plural(len(those) - 1, 'other')}" if len(those) > 1 else ""
+        say(f"{source}: {row} {those[0]}{more}: {why}, and left out")
     if not rows:
         raise SourceError(
             f"{source}: has no JSON object in a line of its own", "write an object an evaluation, or a run"
         )
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = [[row.get(name) for row in rows] for name in names]
-    return Table(
-        source=source,
-        columns=_named(names, columns, source),
-        numbers=numbers,
-        row="entry" if is_list else "line",
-    )
+    return Table(source=source, columns=_named(names, columns, source), numbers=numbers, row=row)
 
 
 def flat(nested: Mapping[str, Any], before: str = "") -> dict[str, Any]:

@@ -186,7 +186,7 @@ def test_what_can_be_read_is_read(read):
     assert len(read(LONG + LONG + "c,0.1", say=said.append)) == 2
     assert said == [
         "runs.csv: row 11 ends in the middle, and is left out",
-        "runs.csv: the header comes again in 1 rows, first in row 6; left out",
+        "runs.csv: 1 row with the header again, left out: 6",
     ]
 
 
@@ -202,7 +202,7 @@ def test_json_lines(read):
         {"run": "a", "config": {"lr": 0.1, "layers": [1, 2]}, "epoch": 2, "loss": math.nan},
         {"run": "b", "config": {"lr": 0.2}, "epoch": 1, "loss": None},
     ]
-    text = "\n".join([json.dumps(lines[0]), "", "[]", *map(json.dumps, lines[1:]), '{"run": "b", "epo'])
+    text = "\n".join([json.dumps(lines[0]), "", "[]", *map(json.dumps, lines[1:]), "{]", '{"run": "b", "epo'])
     runs = read(text, "runs.jsonl", say=said.append)
     assert shape(runs) == [
         ("a", {"run": "a", "config/lr": 0.1, "config/layers": "[1, 2]"}, 2),
@@ -211,8 +211,8 @@ def test_json_lines(read):
     assert rows_in(runs) == ["lines 1 to 4", "line 5"]
     assert list(runs[1].history) == [{"run": "b", "config/lr": 0.2, "epoch": 1}]
     assert said == [
-        "runs.jsonl: line 3 is no object, and is left out",
-        "runs.jsonl: line 6 is no JSON, and is left out",
+        "runs.jsonl: line 3: no object, and left out",
+        "runs.jsonl: line 6 and 1 other: no JSON, and left out",
     ]
 
 

@@ -70,6 +70,7 @@ ALL = {f"r{number}" for number in range(8)}
 CUT_SHORT = evaluations(FAILS[:5])
 BACK = tuple(replace(one, seconds=one.seconds - 45 * (place > 4)) for place, one in enumerate(evaluations()))
 TWICE = (*evaluations(LEARNS[:3]), *(replace(one, seconds=one.seconds + 1) for one in evaluations(LEARNS)[2:]))
+SHORT = evaluations(seconds=1.0)
 RARE = (Evaluation(value=0.5, seconds=20, steps=200, epochs=2), *evaluations()[5:])
 
 FAULTY = {
@@ -135,6 +136,10 @@ FAULTY = {
     ),
     "two types of GPU": (changed(6, 7, accelerator="H100"), {"accelerators": {"r6", "r7"}}),
     "one type, named twice": (changed(6, accelerator="NVIDIA A100-SXM4-80GB"), {}),
+    "one type, by two makers' names": (
+        lambda runs: changed(6, accelerator="Tesla A100")(changed(accelerator="NVIDIA A100")(runs)),
+        {},
+    ),
     "a type and its variant": (changed(6, accelerator="A100 Ti"), {"accelerators": {"r6"}}),
     "a type unknown": (changed(6, accelerator=None), {}),
     "two machines": (changed(4, 5, machine="node2"), {"machines": {"r4", "r5"}}),
@@ -154,6 +159,11 @@ FAULTY = {
     "at the same time": (changed(1, started=1_700_000_050.0), {"overlap": {"r0", "r1"}}),
     "at the same time elsewhere": (changed(1, started=1_700_000_050.0, machine=None), {}),
     "one after another, to the second": (changed(1, started=1_700_000_100.0), {}),
+    "a few seconds of its start-up at the same time": (changed(1, started=1_700_000_097.0), {}),
+    "short runs, one after another, to the second": (
+        lambda runs: changed(1, started=1_700_000_009.0)(changed(0, 1, evaluations=SHORT, seconds=9.0)(runs)),
+        {},
+    ),
     "as long as its evaluations": (
         lambda runs: changed(0, seconds=None)(changed(1, started=1_700_000_060.0)(runs)),
         {"overlap": {"r0", "r1"}},
@@ -185,9 +195,10 @@ FAULTY = {
         {},
     ),
     "as before, without times": (
-        lambda runs: each(evaluations=lambda run: tuple(replace(one, seconds=None) for one in run.evaluations))(
-            [*runs, replace(runs[3], name="r8", started=None)]
-        ),
+        lambda runs: each(
+            evaluations=lambda run: tuple(replace(one, seconds=None) for one in run.evaluations),
+            started=lambda _: None,
+        )([*runs, replace(runs[3], name="r8")]),
         {},
     ),
     "two faults": (
@@ -250,7 +261,8 @@ def test_values_that_are_no_numbers_are_compared_all_the_same():
     ],
 )
 def test_the_best_rate_at_the_edge(rate, chance, words):
-    fact = edge_fact(clean(), 64, rate, chance)
+    inner = replace(clean()[0], name="inner", learning_rate=0.15)
+    fact = edge_fact([*clean(), inner], 64, rate, chance)
     assert (fact.words if fact else None) == words
 
 

@@ -47,7 +47,7 @@ def columns_of(names: Sequence[str], texts: Sequence[Sequence[str]], source: str
     if not any(marked):
         return [_words(column) if values is None else values for column, values in zip(columns, plain, strict=True)]
     numeric = [values is not None or more for values, more in zip(plain, marked, strict=True)]
-    said = [_decimal_marks(column) if known else set() for column, known in zip(columns, numeric, strict=True)]
+    said = [_decimal_marks(column) if known else set[Mark]() for column, known in zip(columns, numeric, strict=True)]
     everywhere = set[Mark]().union(*said)
     of_others: Mark | None = next(iter(everywhere)) if len(everywhere) == 1 else "," if semicolons else None
     result = []

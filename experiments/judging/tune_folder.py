@@ -103,10 +103,10 @@ def _trial(folder: Path, states: Mapping[str, _State], say: Say) -> _Trial:
 
 def _recorded(trial: _Trial, longest: float) -> Recorded:
     history = [{name: value for name, value in result.items() if _is_kept(name)} for result in trial.results]
-    host = trial.results[-1].get("hostname") if trial.results else None
-    first, last = (trial.results[0], trial.results[-1]) if trial.results else ({}, {})
+    first: Mapping[str, Any] = trial.results[0] if trial.results else {}
+    last: Mapping[str, Any] = trial.results[-1] if trial.results else {}
     before = _number(first.get("timestamp")) - _number(first.get("time_total_s"))
-    stopped = _number(last.get("timestamp"))
+    stopped, host = _number(last.get("timestamp")), last.get("hostname")
     return Recorded(
         where=trial.where,
         name=trial.name,

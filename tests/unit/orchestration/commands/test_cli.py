@@ -155,7 +155,7 @@ def test_the_schema_is_what_an_editor_reads(tmp_path):
 
 def test_the_help_fits_one_screen(tmp_path):
     done = process("--help", cwd=tmp_path, COLUMNS="100")
-    assert len(done.stdout.splitlines()) <= 30
+    assert len(done.stdout.splitlines()) <= 31
     approved(done.stdout, Path(__file__).parent / "help.txt")
 
 

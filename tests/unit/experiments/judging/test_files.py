@@ -233,7 +233,8 @@ def test_a_frame():
         }
     )
     runs = of_frame(frame)
-    assert shape(runs) == [("a", {"run": "a", "lr": 0.1, "gpus": 2}, 2), ("b", {"run": "b", "lr": 0.2}, 1)]
+    once = {"run": "a", "lr": 0.1, "gpus": 2, "acc": 0.5}
+    assert shape(runs) == [("a", once, 2), ("b", {"run": "b", "lr": 0.2, "acc": 0.7}, 1)]
     assert list(runs[0].history) == [
         {"run": "a", "lr": 0.1, "gpus": 2, "epoch": 1, "at": 1795773600.0, "took": 1.0, "acc": 0.5},
         {"run": "a", "lr": 0.1, "gpus": 2, "epoch": 2, "at": 1795773601.0, "took": 2.0},

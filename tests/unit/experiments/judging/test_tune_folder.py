@@ -2,9 +2,12 @@
 
 import json
 import math
+import shutil
+from pathlib import Path
 
 import pytest
 
+import tests.support
 from scalestudy.experiments.judging.runs import SourceError
 from scalestudy.experiments.judging.tune_folder import read_tune
 
@@ -204,3 +207,51 @@ def test_a_folder_that_is_none(tmp_path, made, words):
         read_tune(folder)
     assert str(folder) in caught.value.what
     assert caught.value.remedy
+
+
+RECORDED = Path(tests.support.__file__).parent / "tune_results"
+
+
+def test_a_tuner_of_a_plain_function():
+    runs, said = read(RECORDED / "plain")
+    rates = {run.values["train_loop_config/lr"]: run for run in runs}
+    assert {rate: (run.ended, len(run.history)) for rate, run in rates.items()} == {
+        **{0.1: ("finished", 6), 0.2: ("finished", 6), 0.6: ("cut", 2), 0.8: ("failed", 1)}
+    }
+    assert rates[0.1].values == {
+        **{"train_loop_config/lr": 0.1, "train_loop_config/seed": 0, "train_loop_config/batch_size": 64},
+        "hostname": "node1",
+    }
+    assert [row["val/accuracy"] for row in rates[0.1].history] == [0.6, 0.7, 0.8, 0.9, 0.99, 0.99]
+    assert math.isnan(rates[0.8].history[0]["loss"])
+    times = [row["time_total_s"] for row in rates[0.1].history]
+    assert times == sorted(times)
+    assert rates[0.1].stopped - rates[0.1].started == pytest.approx(times[-1], abs=1)
+    assert not said
+
+
+def test_a_torch_trainer_in_a_tune_function():
+    [first, second], said = read(RECORDED / "trainer")
+    assert first.values.items() >= {"num_workers": 2, "train_loop_config/lr": 0.1}.items()
+    assert [(row["step"], row["val_accuracy"]) for row in first.history] == [
+        (100, 0.3),
+        (200, 0.6),
+        (300, pytest.approx(0.9)),
+    ]
+    assert (first.ended, second.ended, len(second.history)) == ("finished", "running", 0)
+    assert second.values["train_loop_config/seed"] == 1
+    assert not said
+
+
+@pytest.mark.parametrize("experiment", ["plain", "trainer"])
+def test_the_table_says_what_the_lines_say(tmp_path, experiment):
+    lines, _ = read(RECORDED / experiment)
+    copy = shutil.copytree(RECORDED / experiment, tmp_path / "copy")
+    for file in copy.rglob("result.json"):
+        file.unlink()
+    table, said = read(copy)
+    rows, known_rows = ([repr(sorted(row.items())) for run in runs for row in run.history] for runs in (table, lines))
+    assert rows == known_rows
+    known = [(run.name, run.values, run.ended, run.started) for run in lines if run.history]
+    assert [(run.name, run.values, run.ended, run.started) for run in table if run.history] == known
+    assert not said

@@ -18,7 +18,7 @@ from scalestudy.orchestration.judging.mlflow_source import read_mlflow
 from tests.support.ports import free_port
 from tests.support.tracking_server import TrackingServer
 
-SWEEP = "sweep, größe 'ä'"
+SWEEP = "sweep, größe 1"
 NAMES = ["finished", "failed", "killed", "running", "no steps"]
 
 

@@ -208,13 +208,10 @@ def _folders(parent: Path) -> list[Path]:
 def _meta(place: Path) -> dict[str, Any] | None:
     """Return what an experiment's or a run's `meta.yaml` says; None: it has none."""
     try:
-        found = yaml.load((place / "meta.yaml").read_text(encoding="utf-8"), Loader=_LOADER)
+        found = yaml.safe_load((place / "meta.yaml").read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
         return None
     return found if isinstance(found, dict) else None
-
-
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def _old(meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import threading
 from contextlib import closing
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import mlflow
 import pytest
@@ -281,3 +282,45 @@ def test_a_server(tmp_path):
         server.stop()
     known = {run.where: repr(run) for run in read_mlflow(SWEEP, server.store)}
     assert len(known) == 5
+
+
+class Trial:
+    """What Ray's callback asks of a trial."""
+
+    config: ClassVar = {"train_loop_config": {"lr": 0.1}}
+    trial_id = "a_00000"
+    local_path = "."
+
+    def __str__(self):
+        return "train_a_00000"
+
+
+@pytest.mark.slow  # it imports Ray Tune
+@pytest.mark.parametrize("store", ["sqlite:///{}/mlflow.db", "file://{}/mlruns"])
+def test_runs_by_ray(tmp_path, monkeypatch, store):
+    """By `setup_mlflow` in a training function, and by the callback of a Tuner, which logs all that Tune fills in."""
+    from ray.air.integrations.mlflow import MLflowLoggerCallback, setup_mlflow
+
+    uri = store.format(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        ours = {"tracking_uri": uri, "experiment_name": "tuned"}
+        used = setup_mlflow({"lr": 0.1, "seed": 3}, **ours, run_name="worker", create_experiment_if_not_exists=True)
+        for epoch, value in enumerate((0.5, 0.7), start=1):
+            used.log_metrics({"val/accuracy": value, "epoch": epoch}, step=10 * epoch)
+        used.end_run()
+        callback, trial = MLflowLoggerCallback(**ours), Trial()
+        callback.setup()
+        callback.log_trial_start(trial)
+        for epoch, value in enumerate((0.6, 0.8), start=1):
+            filled = {"timestamp": 1_700_000_000 + epoch, "time_total_s": 1.5 * epoch, "training_iteration": epoch}
+            callback.log_trial_result(epoch, trial, {"accuracy": value, **filled, "config": trial.config})
+        callback.log_trial_end(trial, failed=True)
+    runs = {run.name: run for run in read_mlflow("tuned", uri)}
+    assert runs.keys() == {"worker", "train_a_00000"}
+    assert runs["worker"].values.items() >= {"lr": 0.1, "seed": 3}.items()
+    rows = [[row["step"], row["val/accuracy"], row["epoch"]] for row in runs["worker"].history]
+    assert rows == [[10, 0.5, 1], [20, 0.7, 2]]
+    assert runs["train_a_00000"].ended == "failed"
+    rows = [[row["accuracy"], row["time_total_s"], row["timestamp"]] for row in runs["train_a_00000"].history]
+    assert rows == [[0.6, 1.5, 1_700_000_001], [0.8, 3.0, 1_700_000_002]]

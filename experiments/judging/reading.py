@@ -152,7 +152,9 @@ class _Reader:
         if (told := clock_of(self._once("started"))) is not None:
             return told
         clock, name = self._columns.names.get("timestamp"), self._columns.names.get("seconds")
-        for row in self._rows if clock and name else ():
+        if clock is None or name is None:
+            return None
+        for row in self._rows:
             at, seconds = clock_of(row.get(clock)), seconds_of(row.get(name))
             if at is not None and seconds is not None:
                 return at - seconds * self._columns.unit
@@ -170,12 +172,10 @@ class _Reader:
 
     def _evaluations(self, batch_size: int) -> Iterator[Evaluation]:
         """Yield the evaluations after the run's start that have a time."""
-        names, given = self._columns.names, self._columns.given
-        columns = {role: [number_of(row.get(names.get(role))) for row in self._rows] for role in ("step", "samples")}
-        epochs = [number_of(row.get(names.get("epoch"))) for row in self._rows]
+        given = self._columns.given
         shift = 0 if self._rows[0] is self._recorded.values else self._columns.first_epoch
         made: list[tuple[float | None, float | None]] = []
-        for step, samples, epoch in zip(columns["step"], columns["samples"], epochs, strict=True):
+        for step, samples, epoch in zip(*map(self._numbers, ("step", "samples", "epoch")), strict=True):
             passes = None if epoch is None else epoch + shift
             if step is None and samples is not None:
                 step = samples / batch_size
@@ -187,6 +187,10 @@ class _Reader:
             if seconds is not None and 0 < seconds < math.inf and step != 0 and passes != 0:
                 value = measured(row[self._columns.metric])
                 yield Evaluation(value=math.nan if value is None else value, seconds=seconds, steps=step, epochs=passes)
+
+    def _numbers(self, role: str) -> list[float | None]:
+        name = self._columns.names.get(role)
+        return [None if name is None else number_of(row.get(name)) for row in self._rows]
 
     def _seconds(self, progress: Sequence[float | None]) -> list[float | None]:
         """Return the seconds since the start of each row. progress: how far the run was, in any unit."""
@@ -210,7 +214,8 @@ class _Reader:
 
     def _summed(self, name: str) -> list[float | None]:
         """Return the sums of seconds until each evaluation, over all rows that say some."""
-        total, sums = 0.0, []
+        total = 0.0
+        sums: list[float | None] = []
         for row in self._recorded.history or self._rows:
             total += (seconds_of(row.get(name)) or 0.0) * self._columns.unit
             if measured(row.get(self._columns.metric)) is not None:

@@ -54,9 +54,9 @@ def judge_sources(
 
 
 def _mode(mode: str | None) -> Mode | None:
-    if mode is None or mode == "max" or mode == "min":
-        return mode
-    raise RequestError(f"--mode: {mode}: is not known", "choose max or min")
+    if mode not in (None, "max", "min"):
+        raise RequestError(f"--mode: {mode}: is not known", "choose max or min")
+    return None if mode is None else "min" if mode == "min" else "max"
 
 
 def ask(question: Question) -> str:

@@ -49,7 +49,10 @@ def columns_of(names: Sequence[str], texts: Sequence[Sequence[str]], source: str
     numeric = [values is not None or more for values, more in zip(plain, marked, strict=True)]
     said = [_decimal_marks(column) if known else set[Mark]() for column, known in zip(columns, numeric, strict=True)]
     everywhere = set[Mark]().union(*said)
-    of_others: Mark | None = next(iter(everywhere)) if len(everywhere) == 1 else "," if semicolons else None
+    has_commas = any("," in text for column, more in zip(columns, marked, strict=True) if more for text in column)
+    of_others: Mark | None = None
+    if len(everywhere) < 2:
+        of_others = next(iter(everywhere), "," if semicolons and has_commas else None)
     result = []
     for name, column, values, known, marks in zip(names, columns, plain, numeric, said, strict=True):
         if not known:
@@ -62,8 +65,8 @@ def columns_of(names: Sequence[str], texts: Sequence[Sequence[str]], source: str
         if mark is None and unclear:
             what = f"{source}: column {name!r}: {unclear!r} may be a whole number or one with three decimals"
             raise SourceError(what, "write the column without marks of thousands")
-        keeps = values is not None and mark != ","
-        result.append(values if keeps else [_number(text, mark or ".") for text in column])
+        is_read = mark != ","
+        result.append(values if is_read and values else [_number(text, mark or ".") for text in column])
     return result
 
 
@@ -103,7 +106,9 @@ def _decimal_marks(column: Iterable[str]) -> set[Mark]:
     marks: set[Mark] = set()
     for text in set(column):
         found = _NUMBER.fullmatch(text)
-        whole = found["whole"].rstrip() if found else ""
+        if found is None:
+            continue
+        whole = found["whole"]
         comma, point = whole.rfind(","), whole.rfind(".")
         if comma >= 0 and point >= 0:
             marks.add("," if comma > point else ".")

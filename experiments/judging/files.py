@@ -325,7 +325,7 @@ def _text_of(path: Path) -> str:
             raise SourceError(f"{path}: is {kind}", "save the table as CSV (UTF-8)")
     try:
         text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
-    except UnicodeError as error:
+    except UnicodeDecodeError as error:
         raise SourceError(f"{path}: is no UTF-8 text ({error.reason})", "save it as CSV (UTF-8)") from error
     if not text.strip():
         raise SourceError(f"{path}: is empty", "give a table with a row an evaluation, or a row a run")

@@ -61,6 +61,7 @@ def test_other_columns_say_what_a_comma_is(other, semicolons, value):
 def test_a_point_is_a_mark_of_thousands_where_commas_are_of_decimals():
     assert read(["0,5"], ["1.024"])[1] == [1024]
     assert read(["0.5"], ["1.024"])[1] == [1.024]
+    assert read(["93%"], ["1.024"], semicolons=True)[1] == [1.024]
     assert read(["0,5"], ["1.024"], ["0.93"])[1:] == [[1.024], [0.93]]  # each column has its own, and one is as ours
 
 

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import re
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -341,42 +342,51 @@ def csv_table(path: Path, text: str, say: Say = silent) -> Table:
     if told := re.match(r"sep=(.)\r?\n", text):  # Excel's
         text, skipped = text[told.end() :], 1
     delimiter = told[1] if told else "\t" if path.suffix.lower() in (".tsv", ".tab") else _delimiter(text)
-    numbers: list[int] = []
-    rows: list[list[str]] = []
+    numbers, again = array("l"), array("l")  # of rows that are read, and of those with the header once more
     header: list[str] = []
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=True)
-    number = skipped
+    columns: list[list[str]] = []
+    before: list[str] = []
+    lines = io.TextIOWrapper(
+        io.BytesIO(text.encode()), encoding="utf-8", newline=""
+    )  # as text it is four times as large
+    number, is_short = skipped, False
     try:
-        for cells in reader:
+        for cells in csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=True):
             number += 1
             if not any(cell.strip() for cell in cells):
                 continue
             if not header:
                 header = [cell.strip() for cell in cells]
+                columns = [[] for _ in header]
                 continue
             if len(cells) > len(header) and any(cell.strip() for cell in cells[len(header) :]):
                 what = f"{source}: row {number} has {len(cells)} cells, the header {len(header)}"
                 raise SourceError(what, "put a cell with the delimiter in it between quotation marks")
-            rows.append(cells)
+            if cells[0].strip() == header[0] and [cell.strip() for cell in cells] == header:
+                again.append(number)
+                continue
+            is_short = len(cells) < len(header)
+            cells += [""] * (len(header) - len(cells))
+            # a text that is the same in the row before is kept once
+            before = [old if old == new else new for old, new in zip(before or cells, cells, strict=False)]
+            for column, cell in zip(columns, before, strict=False):
+                column.append(cell)
             numbers.append(number)
     except csv.Error as error:
         raise SourceError(
             f"{source}: row {number + 1} can't be read ({error})", "save the table as CSV again"
         ) from error
-    if rows and len(rows[-1]) < len(header) and not text.endswith(("\n", "\r")):
-        say(f"{source}: row {numbers[-1]} ends in the middle, and is left out")
-        del rows[-1], numbers[-1]
-    if again := [place for place, cells in enumerate(rows) if [cell.strip() for cell in cells] == header]:
-        where = ", ".join(str(numbers[place]) for place in again[:3]) + (" …" if len(again) > 3 else "")
+    if numbers and is_short and not text.endswith(("\n", "\r")):
+        say(f"{source}: row {numbers.pop()} ends in the middle, and is left out")
+        for column in columns:
+            column.pop()
+    if again:
+        where = ", ".join(map(str, again[:3])) + (" …" if len(again) > 3 else "")
         say(f"{source}: {plural(len(again), 'row')} with the header again, left out: {where}")
-        for place in reversed(again):
-            del rows[place], numbers[place]
-    width = len(header)
-    columns = list(zip(*(cells[:width] + [""] * (width - len(cells)) for cells in rows), strict=True))
-    values = columns_of(header, columns or [()] * width, source, delimiter == ";")
+    values = columns_of(header, columns, source, delimiter == ";")
     for place, name in enumerate(header):
         if _letters(name) in (*_IDS, *_NAMES):  # `1e5` and `007` are no numbers there
-            values[place] = [text.strip() or None for text in columns[place]] if columns else []
+            values[place] = [cell.strip() or None for cell in columns[place]]
     return Table(source=source, columns=_named(header, values, source), numbers=numbers)
 
 

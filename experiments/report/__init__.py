@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.measures.parts import finite
 from scalestudy.experiments.report.analysed import AnalysedStudy
 from scalestudy.experiments.report.drawing import Drawn
@@ -46,18 +47,19 @@ def write_report(
     *,
     fresh_workers: str | None = None,
     include_flagged: bool = False,
+    analysis: Analysis | None = None,
 ) -> Path:
     """Write summary.json and report.html, its result, from spec.yaml, plan.json and trials.jsonl.
 
     wall_seconds: of the whole study. fresh_workers: why every trial got some; "": groups stayed warm. None keeps an
     earlier summary.json's, or else takes the seconds from the trials' own times. include_flagged: fit laws also to
-    timings whose flags say that they were disturbed.
+    timings whose flags say that they were disturbed. analysis: of the folder's records, if it was made before.
 
     Raises OSError if a file is missing, ValueError if one can't be read.
     """
     wall = wall_seconds if wall_seconds is not None else _earlier_wall_seconds(folder)
     why = fresh_workers if fresh_workers is not None else _earlier_fresh_workers(folder)
-    study = AnalysedStudy.of(folder, wall, fresh_workers=why, include_flagged=include_flagged)
+    study = AnalysedStudy.of(folder, wall, fresh_workers=why, include_flagged=include_flagged, analysis=analysis)
     folder.write_json(folder.summary_file, study.summary)
     page = render_page(study.summary, draw(study.summary), study.spec_yaml, study.page_data())
     folder.write_text(folder.report_file, page)

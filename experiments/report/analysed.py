@@ -33,17 +33,19 @@ class AnalysedStudy:
         include_flagged: bool = False,
         plan: Plan | None = None,
         trials: Sequence[Mapping[str, Any]] | None = None,
+        analysis: Analysis | None = None,
     ) -> Self:
         """Read and analyse a study. Raises OSError or ValueError if a file is missing or broken.
 
         wall_seconds, include_flagged: see `summarise`. fresh_workers: see `write_report`. plan, trials: None reads
-        plan.json and trials.jsonl.
+        plan.json and trials.jsonl. analysis: of these, if it was made before.
         """
         spec_yaml = folder.spec_file.read_text("utf-8")
-        spec = StudySpec.model_validate(read_yaml(spec_yaml).data)
-        plan = folder.read_plan() if plan is None else plan
-        lines = folder.read_trials() if trials is None else trials
-        analysis = Analysis(spec, plan, lines, include_flagged=include_flagged)
+        if analysis is None:
+            spec = StudySpec.model_validate(read_yaml(spec_yaml).data)
+            plan = folder.read_plan() if plan is None else plan
+            lines = folder.read_trials() if trials is None else trials
+            analysis = Analysis(spec, plan, lines, include_flagged=include_flagged)
         summary = summary_of(analysis, wall_seconds)
         summary["study"]["study_id"] = folder.study_id
         if (judged := folder.read_judged()) is not None:

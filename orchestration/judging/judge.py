@@ -29,6 +29,8 @@ from scalestudy.training.exceptions import InputError
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from scalestudy.experiments.analysis.answers.analysis import Analysis
+
 Source = Any
 """A path, `mlflow:EXPERIMENT`, or a pandas frame."""
 Ask = Callable[[Question], str]
@@ -105,7 +107,8 @@ def judge_runs(
         raise RequestError("SOURCE: is missing", "name a file, a folder, or mlflow:EXPERIMENT")
     if request.out is not None and is_uri(request.out):
         raise RequestError(f"--out: {request.out}: is a URI", "name a folder on this machine")
-    from scalestudy.experiments.report import write_report  # loads SciPy
+    from scalestudy.experiments.analysis.answers.analysis import Analysis  # these load SciPy
+    from scalestudy.experiments.report import write_report
 
     lines: list[str] = []
     with requests():
@@ -118,7 +121,8 @@ def judge_runs(
         left_out += [LeftOut(where=where, why=why) for where, _, why in (line.partition(": ") for line in lines)]
         study = study_of(runs, left_out, columns, target, [_named(source) for source in request.sources])
         facts = [fact for fact in facts_of(runs, target, columns.mode) if not _is_apart(fact, study.apart)]
-        facts += [edge for edge in [_edge(study, target)] if edge]
+        analysis = Analysis(study.spec, study.plan, study.lines)
+        facts += [edge for edge in [_edge(study, analysis, target)] if edge]
     study_id = new_study_id(study.spec)
     folder = new_folder(study.spec, study_id, request.out)
     made = not folder.path.exists()
@@ -127,7 +131,7 @@ def judge_runs(
         folder.write_json(folder.judged_file, judged_record(study, columns, [asdict(fact) for fact in facts]))
         folder.write_trials(study.lines)
         folder.write_plan(study.plan, study_id, study.spec.to_yaml())
-        write_report(folder)
+        write_report(folder, analysis=analysis)
         summary = json.loads(folder.summary_file.read_text("utf-8"))
     except BaseException:
         if made:
@@ -163,12 +167,10 @@ def _is_apart(fact: Fact, apart: Sequence[str]) -> bool:
     return bool(fact.table) and all(row.setting in apart for row in fact.table)
 
 
-def _edge(study: JudgedStudy, target: float) -> Fact | None:
-    """Return whether the best rate lies at the edge of those tried."""
-    from scalestudy.experiments.analysis.answers.analysis import Analysis  # loads SciPy
+def _edge(study: JudgedStudy, analysis: Analysis, target: float) -> Fact | None:
+    """Return that the best rate lies at the edge of those tried; None: it does not."""
     from scalestudy.experiments.analysis.answers.judged import chance_of_best_rate
 
-    analysis = Analysis(study.spec, study.plan, study.lines)
     choice = analysis.recommendation["fastest"]
     if not present(choice):
         return None

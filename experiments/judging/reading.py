@@ -259,7 +259,8 @@ def settings_apart(runs: Sequence[Run], columns: Columns) -> tuple[list[str], li
             and 2 * len(values[name]) <= len(runs)
         )
     ]
-    return apart, [name for name in differing if name not in apart and _is_setting(name)]
+    labels = {name for name, found in values.items() if len(found) == len(runs) > 2}
+    return apart, [name for name in differing if name not in apart and name not in labels and _is_setting(name)]
 
 
 RESULTS = words_of(

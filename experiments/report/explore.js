@@ -16,6 +16,7 @@
   const measured = (number) => number !== null && number !== undefined;
   // Of the curves: words, the columns of a curve, solid and dotted, and whether a target is one of their values.
   const TITLE = metric.named_by_others ? metric.name : `test ${metric.name}`;
+  const CLOCK = data.evaluation_timed ? "seconds" : "training seconds, evaluation left out"; // others may time it
   const METRIC = { name: "metric", words: TITLE, columns: [`test_${metric.name}`], targeted: true };
   const quantities = [
     METRIC,
@@ -154,7 +155,7 @@
         {
           values: lines.flatMap(({ points }) => points.map(([x]) => x)),
           from: 0,
-          label: state.over === "seconds" ? "training seconds, evaluation left out" : `${data.period}s`,
+          label: state.over === "seconds" ? CLOCK : `${data.period}s`,
         },
         { values, log, label: words },
       );

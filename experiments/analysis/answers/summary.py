@@ -95,7 +95,7 @@ def summary_of(analysis: Analysis, wall_seconds: float | None = None) -> dict[st
                 ("versions", versions_caveat(trials)),
                 ("accelerators", accelerator_caveat(trials)),
                 *(("several_nodes", words) for words in spanning_caveats(rows, trials)),
-                *caveats(rows, counts, metric),
+                *caveats(rows, counts, metric, trial="run" if spec.judged else "planned trial"),
                 *(("factorised", words) for words in factorised_caveats(spec, plan, rows, factorised)),
             )
             if words
@@ -148,10 +148,12 @@ def failures(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     return [{**dict(zip(names, key, strict=True)), "trials": members} for key, members in ranked]
 
 
-def caveats(rows: Sequence[Row], counts: Mapping[str, int], metric: StudyMetric) -> list[tuple[str, str | None]]:
+def caveats(
+    rows: Sequence[Row], counts: Mapping[str, int], metric: StudyMetric, trial: str = "planned trial"
+) -> list[tuple[str, str | None]]:
     """Return what a reader must know before believing the figures: kinds, and sentences or None.
 
-    The kind of a flag's caveat is the flag.
+    The kind of a flag's caveat is the flag. trial: what a trial is called.
     """
     device = None
     if any(row["device"] == "cpu" for row in rows):
@@ -166,7 +168,7 @@ def caveats(rows: Sequence[Row], counts: Mapping[str, int], metric: StudyMetric)
     return [
         ("device", device),
         ("seeds", seed_caveat(rows, metric)),
-        ("endings", f"Of {plural(counts['planned'], 'planned trial')}, {', '.join(bad)}." if bad else None),
+        ("endings", f"Of {plural(counts['planned'], trial)}, {', '.join(bad)}." if bad else None),
         ("timed_alone", timed_alone_caveat(rows)),
         *flag_caveats(rows).items(),
     ]

@@ -91,8 +91,11 @@ def test_a_clock_that_runs_backwards_and_values_at_one_step_do_not_stop_it():
     ],
 )
 def test_how_a_run_ended(values, ended, status):
-    [line] = study([run(history=curve(*values), ended=ended)]).lines
+    found = study([run(history=curve(*values), ended=ended)])
+    [line] = found.lines
     assert line["status"] == status
+    words = [caveat["words"] for caveat in summary(found)["caveats"] if caveat["kind"] == "endings"]
+    assert words == ([f"Of 1 run, 1 {status}."] if status in ("diverged", "failed") else [])
     json.dumps(line, allow_nan=False)
 
 

@@ -517,7 +517,7 @@ class _Finder:
     def _ends(self) -> bool:
         """Return whether runs of which their results alone are known ended at the target."""
         alone = any(rows and rows[0] is run.values for run, rows in self._told())
-        timed = [self._names[role] for role in ("seconds", "epoch", "step") if role in self._names]
+        timed = [self._names[role] for role in ("seconds", "epoch", "step", "samples") if role in self._names]
         if not alone or "stop" in self._said.given:
             return self._said.given.get("stop") == "target"
         if any(TO_TARGET.search(_stem(_plain(name))) for name in timed):

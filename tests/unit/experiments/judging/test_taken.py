@@ -223,6 +223,21 @@ def test_results_of_runs_that_ended_at_the_target_are_arrivals():
     assert (fastest["num_gpus"], fastest["seconds"]) == (2, pytest.approx(51, rel=0.05))
 
 
+def test_points_of_convergence_need_no_clock():
+    recorded = [
+        run(
+            {"global_batch_size": batch, "samples_to_converge": 64_000 + 100 * batch, "seed": seed, "acc": 1},
+            name=f"{batch} {seed}",
+        )
+        for batch in (64, 128, 256)
+        for seed in (0, 1)
+    ]
+    given = ("num_gpus=1", "learning_rate=1", "step_seconds=0.5")
+    told = summary(study(recorded, metric="acc", target=1, given=given))
+    assert [row["measured_seconds"] for row in told["time_to_target"]] == [550.0, 300.0, 175.0]
+    assert told["statistical_efficiency"]["b_crit"]["value"] == pytest.approx(640, rel=0.1)
+
+
 def test_results_of_runs_that_went_on_are_bounds_and_no_answer():
     told = results(stop="end")
     assert [(row["reached"], row["upper_bound"]) for row in told["time_to_target"]] == [(3, True), (3, True)]

@@ -47,7 +47,7 @@ NAMED = 3
 _MAKERS = {"nvidia", "amd", "intel", "tesla", "geforce", "quadro", "instinct", "radeon", "gpu"}
 _VARIANTS = {"ti", "super", "max"}
 """Words in the names of GPUs that only one of two types has."""
-_NO_SETTING = re.compile(
+NO_SETTING = re.compile(
     r"(?:.*[^a-z])?(?:u?u?id|date|created|updated|started|stopped|ended|timestamp|pid|user|host|hostname|port|url|"
     r"sweep|job|notes?|tags?|commit|(?:out|output|log|logging|checkpoint|ckpt|save|cache)[^a-z]?(?:dir|path|folder|file)|"
     r"loss|acc|accuracy|best|final|last|val|valid|validation|eval|test|util|memory|mem|throughput|speed|runtime|time|"
@@ -187,7 +187,7 @@ def _settings(runs: Sequence[Run]) -> Fact | None:
 
     A number that few runs share is a result, or was drawn at random; a text that no two share says which run it is.
     """
-    names = [name for name in (runs[0].settings if runs else ()) if not _NO_SETTING.fullmatch(name)]
+    names = [name for name in (runs[0].settings if runs else ()) if not NO_SETTING.fullmatch(name)]
     table, others = [], set[int]()
     for name in names:
         values = [run.settings.get(name) for run in runs]

@@ -3,7 +3,7 @@
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from scalestudy.experiments.judging.columns import (
     seconds_of,
     words_of,
 )
-from scalestudy.experiments.judging.facts import OF_THE_RECORD
+from scalestudy.experiments.judging.facts import NO_SETTING
 from scalestudy.experiments.judging.runs import Ended, Evaluation, Recorded, Run
 
 LONGEST_TEXT = 200
@@ -241,11 +241,11 @@ def settings_apart(runs: Sequence[Run], columns: Columns) -> tuple[list[str], li
     Apart: those that the user names, and those that are no results and differ between runs of the same workers, batch
     and rate, where on average two runs or more share a value. One that differs in every run says who the run is.
     """
-    values: dict[str, dict[str, Any]] = {}
+    values: dict[str, set[str]] = {}
     by_cell: dict[str, dict[tuple[int, int, float], set[str]]] = {}
     for run in runs:
         for name, value in run.settings.items():
-            values.setdefault(name, {}).setdefault(repr(value), value)
+            values.setdefault(name, set()).add(repr(value))
             place = (run.num_gpus, run.batch_size, run.learning_rate)
             by_cell.setdefault(name, {}).setdefault(place, set()).add(repr(value))
     differing = [name for name, found in values.items() if len(found) > 1]
@@ -254,7 +254,7 @@ def settings_apart(runs: Sequence[Run], columns: Columns) -> tuple[list[str], li
         for name in differing
         if name in columns.settings
         or (
-            not _is_result(name, values[name].values())
+            _is_setting(name)
             and any(len(found) > 1 for found in by_cell[name].values())
             and 2 * len(values[name]) <= len(runs)
         )
@@ -263,18 +263,13 @@ def settings_apart(runs: Sequence[Run], columns: Columns) -> tuple[list[str], li
     return apart, [name for name in differing if name not in apart and name not in labels and _is_setting(name)]
 
 
-RESULTS = words_of(
-    "loss error acc accuracy best final last val valid validation eval test util memory mem throughput speed runtime "
-    "time seconds duration epochs steps length iterations"
-)
-"""Words in the names of numbers that a run had for a result, or that say how long it was."""
+LENGTHS = words_of("epochs steps updates iterations length budget")
+"""Words in the names of how long a run was, which is no way to train."""
 
 
-def _is_result(name: str, values: Iterable[Any]) -> bool:
-    """Whether a column says what came out of a run, how long it was, or where its record is."""
+def _is_setting(name: str) -> bool:
     words = "".join(character if character.isalnum() else " " for character in name.lower()).split()
-    are_numbers = all(number_of(value) is not None for value in values)
-    return bool(OF_THE_RECORD.fullmatch(name)) or (are_numbers and not RESULTS.isdisjoint(words))
+    return NO_SETTING.fullmatch(name) is None and LENGTHS.isdisjoint(words)
 
 
 def settings_of(run: Run, names: Sequence[str]) -> Mapping[str, Any]:

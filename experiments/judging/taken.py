@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from scalestudy.experiments.judging.columns import Columns
+from scalestudy.experiments.judging.facts import repeats
 from scalestudy.experiments.judging.reading import LeftOut, settings_apart, settings_of
 from scalestudy.experiments.judging.runs import Evaluation, Run
 from scalestudy.experiments.plan.plan import Plan, TrialPlan
@@ -136,20 +137,10 @@ def _has(run: Run, progress: Progress) -> bool:
 
 
 def _distinct(runs: Sequence[Run]) -> tuple[list[Run], list[LeftOut]]:
-    """Return runs without those that repeat another: the same figures at the same times, on the same machine."""
-    first: dict[str, str] = {}
-    kept, again = [], []
-    for run in runs:
-        values = [(repr(each.value), each.seconds, each.steps, each.epochs) for each in run.evaluations]
-        settings = sorted(run.settings.items()) if run.result_alone else []
-        what = (run.num_gpus, run.batch_size, run.learning_rate, run.seed, run.started, run.machine)
-        key = repr((what, values, settings))
-        if key in first:
-            again.append(LeftOut(where=run.where, why=f"it is {first[key]} again"))
-        else:
-            first[key] = run.where
-            kept.append(run)
-    return kept, again
+    """Return runs without those that repeat another (`repeats`)."""
+    first = {place: places[0] for places in repeats(runs) for place in places[1:]}
+    again = [LeftOut(where=runs[place].where, why=f"it is {runs[first[place]].where} again") for place in sorted(first)]
+    return [run for place, run in enumerate(runs) if place not in first], again
 
 
 def _params(runs: Sequence[Run], apart: Sequence[str]) -> list[dict[str, Any]]:

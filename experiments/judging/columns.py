@@ -4,7 +4,6 @@ A role is what a study needs to know of a run, such as its batch size. Columns a
 `--column ROLE=NAME` says which one it is, `--set KEY=VALUE` what holds for all runs.
 """
 
-import itertools
 import math
 import re
 import shlex
@@ -12,6 +11,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from scalestudy.experiments.judging.runs import Recorded
@@ -568,7 +568,7 @@ class _Finder:
 
     def _counts_evaluations(self, name: str) -> bool:
         """Whether it goes up by one from each evaluation to the next."""
-        gaps = [after - before for values in self._numbers(name, number_of) for before, after in _pairs(values)]
+        gaps = [after - before for values in self._numbers(name, number_of) for before, after in pairwise(values)]
         return bool(gaps) and sum(gap == 1 for gap in gaps) / len(gaps) > 0.5
 
     def _evaluated_before_training(self) -> bool:
@@ -576,7 +576,7 @@ class _Finder:
         early = []
         for name in self._found("seconds") or self._found("seconds", unsure=True):
             for values in self._numbers(name, seconds_of):
-                gaps = [after - before for before, after in _pairs(values)]
+                gaps = [after - before for before, after in pairwise(values)]
                 if gaps:
                     early.append(values[0] < 0.5 * statistics.median(gaps))
         return bool(early) and sum(early) > len(early) / 2
@@ -620,7 +620,7 @@ class _Finder:
         if statistics.median(values[0] for values in runs) >= LEAST_POSIX:
             return "timestamp"
         several = [values for values in runs if len(values) > 2]
-        gaps = [after - before for values in several for before, after in _pairs(values)]
+        gaps = [after - before for values in several for before, after in pairwise(values)]
         quoted = shlex.quote(name)
         if gaps and sum(gap > 0 for gap in gaps) / len(gaps) < GROWS:
             self._ask(
@@ -658,10 +658,6 @@ class _Finder:
 
 CLOCKS = ("seconds", "period_seconds", "timestamp")
 """Roles of which a run needs one; the first that is found is taken."""
-
-
-def _pairs(values: Sequence[float]) -> Iterator[tuple[float, float]]:
-    return itertools.pairwise(values)
 
 
 def _plain(name: str) -> str:

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
+from scalestudy.experiments.analysis.measures.trial import posix_seconds
 from scalestudy.experiments.judging.runs import Ended, Recorded
 from scalestudy.experiments.spec.study_spec import StudySpec, metric_name
 from scalestudy.experiments.study.folder import StudyFolder
@@ -46,13 +46,6 @@ def _recorded(line: Mapping[str, Any], study_id: str, metric: str) -> Recorded:
         values=values,
         history=rows,
         ended=ENDS.get(line["status"], "failed"),
-        started=_posix(line.get("started_at")),
-        stopped=_posix(line.get("ended_at")),
+        started=posix_seconds(line.get("started_at")),
+        stopped=posix_seconds(line.get("ended_at")),
     )
-
-
-def _posix(text: Any) -> float | None:
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        return None

@@ -234,8 +234,13 @@ def _phases(phases: Any, steps: float | None) -> dict[str, float] | None:
 
 
 def _span(line: Line) -> tuple[float, float] | None:
+    start, end = posix_seconds(line.get("started_at")), posix_seconds(line.get("ended_at"))
+    return None if start is None or end is None or end < start else (start, end)
+
+
+def posix_seconds(stamp: Any) -> float | None:
+    """Return the moment of a record's time stamp; None: it is none."""
     try:
-        start, end = (datetime.fromisoformat(str(line.get(key))).timestamp() for key in ("started_at", "ended_at"))
+        return datetime.fromisoformat(str(stamp)).timestamp()
     except ValueError:
         return None
-    return (start, end) if end >= start else None

@@ -1,4 +1,4 @@
-"""What tests of several commands share."""
+"""What tests of several rooms share."""
 
 import pytest
 

@@ -24,15 +24,6 @@ def world():
     return World.draw(np.random.default_rng(1), noise=0.1, seeds=2)
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.setenv("SCALESTUDY_HOME", str(tmp_path / "home"))
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory, world):
     """A study of a CSV, judged by the command line, and what that printed."""

@@ -157,3 +157,12 @@ def test_the_slope_of_the_density_is_that_of_its_differences():
     density = point.given(steps, found.apart)[0]
     half = point.given(above[None], found.apart)[1][0]
     assert point.slope(above, half) == pytest.approx((density[:CELLS] - density[CELLS:]) / 2e-5, rel=1e-4, abs=1e-4)
+
+
+def test_each_point_of_the_grid_has_its_own_deviation():
+    values, cells, groups = drawn(np.random.default_rng(0), 40)
+    points = shrink(values, cells, line(), groups).points
+    assert len({point.spread for point in points}) > 1
+    assert len({point.effect / point.noise for point in points}) > 1
+    for point in points:
+        assert point.precision == pytest.approx(point.counts + point.spread**-2.0)

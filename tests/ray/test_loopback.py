@@ -3,6 +3,7 @@
 import os
 import socket
 import struct
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,8 +35,10 @@ def listening(pids: set[int]) -> dict[tuple[str, int], int]:
 
 def _sockets_of(pid: int) -> list[str]:
     links = []
-    with suppress(OSError):  # it has ended, or the file was closed
-        links.extend(str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir())
+    with suppress(OSError):  # the process has ended
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):  # this file alone was closed meanwhile
+                links.append(str(entry.readlink()))
     return [link.removeprefix("socket:[").rstrip("]") for link in links if link.startswith("socket:[")]
 
 
@@ -64,6 +67,24 @@ def test_a_port_that_is_open_to_others_is_seen():
         places = listening({os.getpid()})
         assert ("0.0.0.0", server.getsockname()[1]) in places
         assert ("::", six.getsockname()[1]) in places
+
+
+def test_a_port_is_seen_while_other_files_of_the_process_come_and_go():
+    stop = threading.Event()
+
+    def churn():
+        while not stop.is_set():
+            for each in [Path("/proc/self/stat").open() for _ in range(50)]:
+                each.close()
+
+    other = threading.Thread(target=churn)
+    other.start()
+    try:
+        with socket.create_server(("0.0.0.0", 0)) as server:
+            assert all(("0.0.0.0", server.getsockname()[1]) in listening({os.getpid()}) for _ in range(20))
+    finally:
+        stop.set()
+        other.join()
 
 
 def test_a_program_that_this_process_starts_does_not_inherit_the_patience(ray_session):

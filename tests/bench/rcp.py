@@ -5,6 +5,8 @@ from 6 to 197 seeds at each of at least four batch sizes. A set is a benchmark i
 two that repeat another are left out. One inner size is held out at a time, and its mean is told from the others: the
 interval of a new cell, with the held-out mean's own error. A second table holds out the one or two largest sizes.
 Sets whose names come first in the alphabet are those that the form of the law was chosen on.
+
+`make bench BENCH=rcp-judge`: the same points as runs that others made, a table a held-out size, through `judge`.
 """
 
 from __future__ import annotations
@@ -19,9 +21,13 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pandas as pd
 
+from scalestudy import judge
 from scalestudy.experiments.analysis.laws import shrinkage
 from scalestudy.experiments.analysis.laws.steps_to_target import steps_to_target
+from scalestudy.experiments.report.analysed import AnalysedStudy
+from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.arrivals import arrived
 from tests.support.tables import Part, Rows
 
@@ -30,6 +36,7 @@ Sizes = Mapping[int, Sequence[float]]
 REPEATED = ("rgat", "ssd")
 LEAST_SIZES, CHOSEN_ON = 4, 10
 WIDEST, FURTHEST = 2.0, 4
+EPOCH = 10**9  # examples, as a study counts the longest run of a table: a run has whole steps then
 TAKEN = ("epochs to converge", "samples to converge")
 HEADER = ["scatter beforehand", "sets", "held out", "in the 90 % interval", "mean over sets", "log width", "error"]
 
@@ -126,6 +133,39 @@ def _largest(sizes: Sizes, count: int) -> tuple[bool, float, float] | None:
     return found if found[1] <= math.log(WIDEST) else None
 
 
+def judged(folder: Path, *, small: bool = False) -> Rows:
+    """A row for all sets: each with an inner size held out is a table of runs, and its study tells that size."""
+    sets = convergence_points()
+    chosen = {name: sets[name] for name in list(sets)[:: 4 if small else 1]}
+    parts = [
+        [_judged(sizes, size, folder / f"{place}-{size}") for size in sorted(sizes)[1:-1]]
+        for place, sizes in enumerate(chosen.values())
+    ]
+    return [_row("as it is", "all", parts)[2:]]
+
+
+def _judged(sizes: Sizes, size: int, folder: Path) -> tuple[bool, float, float]:
+    """What the study of all other sizes tells of a size, from a CSV with a row a run: its batch size and epochs."""
+    most = max(max(taken) for taken in sizes.values())
+    runs = pd.DataFrame(
+        {"batch_size": batch, "seed": seed, "epochs": epochs / most, "quality": 1.0}
+        for batch, taken in sizes.items()
+        if batch != size
+        for seed, epochs in enumerate(taken)
+    )
+    given = {"num_gpus": 1, "learning_rate": 1, "step_seconds": 1, "train_samples": EPOCH, "stop": "target"}
+    columns = {"epoch": "epochs", "batch_size": "batch_size"}
+    table = folder.with_suffix(".csv")
+    runs.to_csv(table, index=False)
+    study = judge(table, "quality=1", mode="max", columns=columns, given=given, out=folder)
+    analysis = AnalysedStudy.of(StudyFolder(study.folder)).analysis
+    [of] = analysis.posterior.combinations
+    learnt = analysis.posterior.learnt(of, 1.0)
+    assert learnt is not None
+    steps = learnt.law(1).untried(size) - math.log(EPOCH / most)
+    return told(sizes, size, steps)
+
+
 def _answered(told_of: Sequence[tuple[bool, float, float] | None]) -> Iterator[str]:
     answered = [each for each in told_of if each is not None]
     yield f"{len(answered)} of {len(told_of)}"
@@ -140,4 +180,5 @@ PARTS = {
         ["largest sizes held out", "answered", "in the 90 % interval", "error"],
         beyond,
     ),
+    "rcp-judge": Part("The same, from a table of runs that `judge` read", HEADER[2:], judged),
 }

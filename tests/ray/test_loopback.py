@@ -4,7 +4,7 @@ import os
 import socket
 import struct
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -74,8 +74,9 @@ def test_a_port_is_seen_while_other_files_of_the_process_come_and_go():
 
     def churn():
         while not stop.is_set():
-            for each in [Path("/proc/self/stat").open() for _ in range(50)]:
-                each.close()
+            with ExitStack() as files:
+                for _ in range(50):
+                    files.enter_context(Path("/proc/self/stat").open())
 
     other = threading.Thread(target=churn)
     other.start()

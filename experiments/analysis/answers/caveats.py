@@ -41,6 +41,11 @@ def caveats_of(
         were = "was" if choice["cut"] == 1 else "were"
         early = f", {choice['cut']} of which {were} stopped before their end" if choice["cut"] else ""
         caveats["missed"] = f"{seeds - reached} of {plural(seeds, 'seed')} did not reach the target{early}."
+    if unseen := choice.get("unseen"):
+        caveats["unseen"] = (
+            f"{plural(unseen, 'training')} {'was' if unseen == 1 else 'were'} stopped for being behind, and no other "
+            "has evaluations on its way to the target: what they would have taken can't be told, and so no interval."
+        )
     stopped = len(choice.get("stopped_after") or ()) if choice["censored"] is None else 0
     if stopped:
         caveats["stopped"] = (

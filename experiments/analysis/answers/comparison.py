@@ -99,10 +99,10 @@ def measures_of(studies: Mapping[str, Summary]) -> list[Measure]:
 
 
 def _time_figure(row: Mapping[str, Any]) -> Figure:
-    """Return seconds to a target as a figure. A null end of its interval is infinite."""
+    """Return seconds to a target as a figure. A null end of its interval is infinite, or not known."""
     if row["seconds"] is None:
         return missing(row["why"])
-    interval = row["interval"]
+    interval = row["interval"] or {"low": None, "high": None}
     return {"value": row["seconds"], "low": interval["low"], "high": interval["high"], "n": row["n_seeds"]}
 
 

@@ -110,6 +110,8 @@ class Learnt:
     found: StepsToTarget
     able: Mapping[Key, float]
     """Of the places whose median over seeds is known, the share of the seeds that did not diverge."""
+    unseen: int
+    """Trainings that were stopped for being behind, where no other shows what they still had before them."""
 
     @classmethod
     def of(
@@ -130,11 +132,14 @@ class Learnt:
         places = {key: index for index, key in enumerate(sorted(told))}
         rows: list[tuple[Arrival, int, int]] = []  # its place and seed
         able: dict[Key, float] = {}
+        unseen, is_blind = 0, passing.is_blind
         for key, index in places.items():
             seen: list[Arrival] = []
             for seed, copies in told[key].items():
                 found = _together(copies, target, confirmed, passing)
                 if found is not None:
+                    is_stopped = all(copy.status == "stopped" for copy in copies)
+                    unseen += is_blind and is_stopped and math.isinf(found.high)
                     rows.append((found, index, seed))
                     seen.append(found)
                 elif all(training.status == "diverged" for training in copies):
@@ -161,7 +166,7 @@ class Learnt:
             ),
             generator,
         )
-        return cls(pooled=pooled, places=places, found=steps, able=able)
+        return cls(pooled=pooled, places=places, found=steps, able=able, unseen=unseen)
 
     def key(self, cell: Cell) -> Key:
         """Return what a cell's steps depend on."""

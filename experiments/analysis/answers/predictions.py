@@ -286,7 +286,7 @@ class _Predicting:
 
     def _tried_row(self, option: Option) -> Figure:
         """Return the row of a cell that was tried: what the table of times has."""
-        params = option["params"]
+        params, interval = option["params"], option["interval"] or {"low": None, "high": None}
         count, batch_size = params["num_gpus"], params["batch_size"]
         return {
             "num_gpus": count,
@@ -297,8 +297,8 @@ class _Predicting:
             "seconds_to_target": option["seconds"],
             "worker_seconds": option["worker_seconds"],
             "cost": cost_of(option["worker_seconds"], self.price),
-            "low": option["interval"]["low"],
-            "high": option["interval"]["high"],
+            "low": interval["low"],
+            "high": interval["high"],
             "valid": True,
             "why": self._larger(count, self._time(count, batch_size, params["learning_rate"])),
         }

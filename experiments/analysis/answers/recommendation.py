@@ -224,7 +224,7 @@ class _Choosing:
     def _row(self, option: Option, ties: Sequence[str]) -> Figure:
         label, row, params = option["label"], self._rows[option["label"]], option["params"]
         times = ("seconds", "worker_seconds", "cost", "interval", "measured_seconds")
-        known = (*times, "n_seeds", "reached", "censored", "cut", "upper_bound")
+        known = (*times, "n_seeds", "reached", "censored", "cut", "upper_bound", "unseen")
         cell, timing = self._cells[label], self._timings[label]
         trained = {"cells": [label], "kind": "measured"}
         if cell.inferred:

@@ -52,7 +52,8 @@ def times_to(posterior: Posterior, targets: Sequence[float], price: float | None
     """Time all cells to each target: measured, and estimated from all cells of a combination together.
 
     Rows come from `targets.target_row`, with what was measured as `measured_seconds`; seconds, worker_seconds, cost and
-    interval (90 %) are estimates, null with a why in a cell whose median over seeds is not known.
+    interval (90 %) are estimates, null with a why in a cell whose median over seeds is not known. There is no interval
+    where trainings were stopped for being behind and no other shows what they still had before them: `unseen` of them.
     """
     return {target: _told(posterior, target, price) for target in targets}
 
@@ -63,11 +64,14 @@ def _told(posterior: Posterior, target: float, price: float | None) -> TargetTim
     found = {label: place for place, label in enumerate(times.labels)}
     rows = []
     for cell in posterior.cells:
-        row = target_row(cell, target, posterior.confirmed(combination_of(cell.params), target))
+        of = combination_of(cell.params)
+        row = target_row(cell, target, posterior.confirmed(of, target))
         measured, place = row["seconds"], found.get(cell.label) if row["seconds"] is not None else None
         seconds = None if place is None else math.exp(times.mean[place])
+        learnt = None if place is None else posterior.learnt(of, target)
+        unseen = learnt.unseen if learnt else 0
         interval = None
-        if place is not None:
+        if place is not None and not unseen:
             interval = {"kind": "estimate", "low": math.exp(ends[0, place]), "high": math.exp(ends[1, place])}
         worker_seconds = None if seconds is None else seconds * cell.num_gpus
         why = row["why"]
@@ -86,6 +90,7 @@ def _told(posterior: Posterior, target: float, price: float | None) -> TargetTim
                 "cost": cost_of(worker_seconds, price),
                 "interval": interval,
                 "measured_seconds": measured,
+                "unseen": unseen,
                 "why": why,
             }
         )

@@ -60,6 +60,11 @@ class Passing:
             orders[place, : len(curve)] = [metric.order(value) for _, value in curve]
         return cls(steps=steps, orders=orders, arrived=np.array([arrived for _, arrived in known]), metric=metric)
 
+    @property
+    def is_blind(self) -> bool:
+        """Whether none of them was evaluated on its way to the target."""
+        return not (self.steps < self.arrived[:, None]).any()
+
     def factors(self, value: float) -> list[float]:
         """Return the logarithms of steps to the target over steps to this value, of those that came past it before."""
         first = np.where(self.orders <= self.metric.order(value), self.steps, math.inf).min(axis=1, initial=math.inf)
@@ -89,11 +94,11 @@ def confirmed_share(curves: Iterable[Curve], target: float, metric: StudyMetric)
     """Return the share of first evaluations that met a target and that the next confirmed, of those with a next."""
     followed, confirmed = FOLLOWED, CONFIRMED
     for curve in curves:
-        met = [not metric.better(target, value) for _, value in curve]
-        first = met.index(True) if True in met else len(met)
-        if first + 1 < len(met):
+        met = (place for place, (_, value) in enumerate(curve) if not metric.better(target, value))
+        after = next(met, len(curve)) + 1
+        if after < len(curve):
             followed += 1
-            confirmed += met[first + 1]
+            confirmed += next(met, None) == after
     return confirmed / followed
 
 

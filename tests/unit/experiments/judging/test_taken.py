@@ -1,5 +1,6 @@
 """Runs of others as a study: its spec, its plan, the lines of its trials, and what the analysis says of them."""
 
+import itertools
 import json
 from dataclasses import replace
 from unittest.mock import patch
@@ -65,6 +66,37 @@ def test_a_metric_keeps_its_name(metric):
     told = summary(found)
     assert told["study"]["metric"] == {"name": metric, "mode": "max", "share": False, "named_by_others": True}
     assert told["cells"][0][f"test_{metric}"]["value"] == 0.9
+
+
+@pytest.mark.parametrize(
+    ("cut", "ways", "told"),
+    [
+        (0, "results", True),
+        (2, "results", False),
+        (2, "curves", True),
+    ],
+)
+def test_runs_that_were_cut_leave_an_interval_where_others_show_the_way(cut, ways, told):
+    """Who is cut is the one that is behind: what it would have taken can be told by the others' way there alone."""
+    recorded = []
+    for number, (batch, rate, seed) in enumerate(itertools.product((32, 64, 128), (0.1, 0.2), range(3))):
+        params = {**USUAL, "global_batch_size": batch, "lr": rate, "seed": seed}
+        is_cut = number < cut
+        steps = 40 + number % 5
+        if ways == "results":
+            params |= {"num_steps": steps, "train_time": 0.1 * steps, "val_acc": 0.6 if is_cut else 0.81}
+            history = []
+        else:
+            history = curve(*((0.3, 0.5) if is_cut else (0.3, 0.5, 0.6, 0.81, 0.82)), step=steps)
+        recorded.append(run(params, history, name=str(number), ended="cut" if is_cut else "finished"))
+    given = ["stop=target"] if ways == "results" else []
+    choice = summary(study(recorded, given=given))["recommendation"]["recommended"]
+    words = {each["kind"]: each["words"] for each in choice["caveats"]}
+    assert choice["seconds"] > 0
+    assert (choice["interval"] is not None) is told
+    assert ("unseen" in words) is not told
+    if not told:
+        assert words["unseen"].startswith("2 trainings were stopped for being behind, and no other has evaluations")
 
 
 def test_a_clock_that_runs_backwards_and_values_at_one_step_do_not_stop_it():

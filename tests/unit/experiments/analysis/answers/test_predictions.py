@@ -48,6 +48,7 @@ class Timed(Posterior):
             places={key: index for index, key in enumerate(keys)},
             found=steps_to_target(trained, arrivals, np.random.default_rng(0)),
             able=dict.fromkeys(keys, 1.0),
+            unseen=0,
         )
 
 

@@ -1,4 +1,4 @@
-"""What is unfair in runs that are compared: exact facts, each with its runs. What can't be known is not told."""
+"""What is unfair in runs that are compared: exact facts, each with its runs. What is only likely is in `suspicions`."""
 
 import ipaddress
 import json
@@ -29,7 +29,12 @@ Kind = Literal[
     "running",
     "twice_a_step",
     "duplicates",
+    "start_up",
+    "evaluation",
+    "slowed",
+    "speeds",
 ]
+"""What is unfair. The last four can't be known for certain: they are suspicions."""
 EDGE_CHANCE = 0.5
 """From this chance on that the best rate is the lowest or the highest tried, it is told."""
 OTHER_BUDGET = 1.05
@@ -67,17 +72,18 @@ class Difference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fact:
+class Finding:
     """Something unfair, with the names of the runs that it concerns."""
 
     kind: Kind
+    certainty: Literal["fact", "suspicion"] = "fact"
     words: str
     runs: tuple[str, ...]
     table: tuple[Difference, ...] = ()
     """Of the kind `settings` alone."""
 
 
-def facts_of(runs: Sequence[Run], target: float, mode: Mode) -> list[Fact]:
+def facts_of(runs: Sequence[Run], target: float, mode: Mode) -> list[Finding]:
     """Return what is unfair, but for the edge of the rates (`edge_fact`). mode: which way the metric is better."""
     repeated = repeats(runs)
     again = {place for places in repeated for place in places[1:]}
@@ -88,26 +94,26 @@ def facts_of(runs: Sequence[Run], target: float, mode: Mode) -> list[Fact]:
         "cut": "Ended before the last evaluation, such as for being behind",
         "running": "Without an end: still running when it was read, or killed",
     }
-    found = [_fact(kind, words, [run for run in distinct if run.ended == kind]) for kind, words in ways.items()]
+    found = [finding(kind, words, [run for run in distinct if run.ended == kind]) for kind, words in ways.items()]
     found += [
         _one_seed(compared),
-        _fact("no_seed", "No seed is named", [run for run in compared if run.seed is None]),
+        finding("no_seed", "No seed is named", [run for run in compared if run.seed is None]),
         _budgets(compared, target, mode),
         _settings(compared),
         _mixed(compared, "accelerators", "GPU types are mixed", lambda run: run.accelerator, _may_be_one_type),
         _mixed(compared, "machines", "Machines are mixed", lambda run: run.machine, _may_be_one_machine),
-        _fact("clock", "The clock runs backwards", [run for run in compared if _runs_backwards(run)]),
+        finding("clock", "The clock runs backwards", [run for run in compared if _runs_backwards(run)]),
         _overlap(distinct),
         _rare(compared, target, mode),
-        _fact("twice_a_step", "More than one value at a step", [run for run in compared if _is_twice(run)]),
-        _fact(
+        finding("twice_a_step", "More than one value at a step", [run for run in compared if _is_twice(run)]),
+        finding(
             "duplicates", "There twice, with equal figures", [runs[place] for places in repeated for place in places]
         ),
     ]
     return [fact for fact in found if fact]
 
 
-def edge_fact(runs: Sequence[Run], batch_size: int, learning_rate: float, chance: float) -> Fact | None:
+def edge_fact(runs: Sequence[Run], batch_size: int, learning_rate: float, chance: float) -> Finding | None:
     """Return that the best rate of a batch size lies at the edge of those tried; None: it does not, or may not.
 
     chance: that no other rate that was tried is better there.
@@ -120,15 +126,21 @@ def edge_fact(runs: Sequence[Run], batch_size: int, learning_rate: float, chance
     if len(rates) == 1:
         which, beyond = "only", "another"
     words = f"{learning_rate:g} is the {which} learning rate tried at batch {batch_size}: {beyond} one may do better"
-    return _fact("rate_edge", words, [run for run in there if run.learning_rate == learning_rate])
+    return finding("rate_edge", words, [run for run in there if run.learning_rate == learning_rate])
 
 
-def _fact(kind: Kind, words: str, runs: Sequence[Run], table: tuple[Difference, ...] = ()) -> Fact | None:
-    """Return a fact in words, with its runs after them; None: no run has it."""
+def finding(
+    kind: Kind,
+    words: str,
+    runs: Sequence[Run],
+    table: tuple[Difference, ...] = (),
+    certainty: Literal["fact", "suspicion"] = "fact",
+) -> Finding | None:
+    """Return a finding in words, with its runs after them; None: no run has it."""
     if not runs:
         return None
     names = tuple(run.name for run in runs)
-    return Fact(kind=kind, words=f"{words}: {_listed(names)}.", runs=names, table=table)
+    return Finding(kind=kind, certainty=certainty, words=f"{words}: {_listed(names)}.", runs=names, table=table)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -137,7 +149,7 @@ def _listed(names: Sequence[str]) -> str:
     return f"{plural(len(names), 'run')} ({', '.join(names[:NAMED])}{rest})"
 
 
-def _one_seed(runs: Sequence[Run]) -> Fact | None:
+def _one_seed(runs: Sequence[Run]) -> Finding | None:
     cells: dict[Any, list[Run]] = defaultdict(list)
     for run in runs:
         cells[run.num_gpus, run.batch_size, run.learning_rate].append(run)
@@ -146,10 +158,10 @@ def _one_seed(runs: Sequence[Run]) -> Fact | None:
         cell for cell in cells.values() if len(cell) == 1 or {run.seed for run in cell} == {cell[0].seed} != {None}
     ]
     share = "each configuration" if len(single) == len(cells) else f"{len(single)} of {len(cells)} configurations"
-    return _fact("one_seed", f"One seed alone in {share}", [run for cell in single for run in cell])
+    return finding("one_seed", f"One seed alone in {share}", [run for cell in single for run in cell])
 
 
-def _budgets(runs: Sequence[Run], target: float, mode: Mode) -> Fact | None:
+def _budgets(runs: Sequence[Run], target: float, mode: Mode) -> Finding | None:
     """Compare how long runs trained that ended by themselves. One that ended as it met the target had no budget."""
     finished = [run for run in runs if run.ended == "finished" and not _ended_at_target(run, target, mode)]
     lasts = [run.evaluations[-1] for run in finished]
@@ -167,7 +179,7 @@ def _budgets(runs: Sequence[Run], target: float, mode: Mode) -> Fact | None:
     short = [place for place, length in enumerate(known) if length * OTHER_BUDGET < longest]
     least = min(known)
     words = f"Budgets differ, from {least:,.6g} to {longest:,.6g} {unit}; shorter than the longest"
-    return _fact("budgets", words, [finished[place] for place in short])
+    return finding("budgets", words, [finished[place] for place in short])
 
 
 def _arrival(run: Run, target: float, mode: Mode) -> int | None:
@@ -182,7 +194,7 @@ def _ended_at_target(run: Run, target: float, mode: Mode) -> bool:
     return place is not None and place >= len(run.evaluations) - IN_A_ROW
 
 
-def _settings(runs: Sequence[Run]) -> Fact | None:
+def _settings(runs: Sequence[Run]) -> Finding | None:
     """Compare settings that all runs name, but for those that follow from what is compared.
 
     A number that few runs share is a result, or was drawn at random; a text that no two share says which run it is.
@@ -213,7 +225,7 @@ def _settings(runs: Sequence[Run]) -> Fact | None:
     named = [f"{row.setting} ({_values(row)})" for row in table]
     rest = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
     words = f"Other settings differ: {', '.join(named[:NAMED])}{rest}; otherwise than most"
-    return _fact("settings", words, [runs[place] for place in sorted(others)], tuple(table))
+    return finding("settings", words, [runs[place] for place in sorted(others)], tuple(table))
 
 
 def _values(row: Difference) -> str:
@@ -262,7 +274,7 @@ def _mixed(
     words: str,
     named: Callable[[Run], str | None],
     may_be_one: Callable[[str, str], bool],
-) -> Fact | None:
+) -> Finding | None:
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if name := named(run):
@@ -274,7 +286,7 @@ def _mixed(
     counted = [f"{name} ({plural(len(those), 'run')})" for name, those in groups.items()]
     rest = f" and {len(counted) - NAMED} more" if len(counted) > NAMED else ""
     others = [run for name in groups if name in differ and name != usual for run in groups[name]]
-    return _fact(kind, f"{words}: {', '.join(counted[:NAMED])}{rest}; not on {usual}", others)
+    return finding(kind, f"{words}: {', '.join(counted[:NAMED])}{rest}; not on {usual}", others)
 
 
 def _may_be_one_type(one: str, other: str) -> bool:
@@ -307,14 +319,12 @@ def _runs_backwards(run: Run) -> bool:
     return short or any(second < 0 for second in seconds) or any(later < before for before, later in pairwise(seconds))
 
 
-def _overlap(runs: Sequence[Run]) -> Fact | None:
-    """Find runs that began on a machine before another had ended there. A run lasts at least to its last evaluation."""
+def _overlap(runs: Sequence[Run]) -> Finding | None:
+    """Find runs that began on a machine before another had ended there."""
     machines: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
     for place, run in enumerate(runs):
-        told = [each.seconds for each in run.evaluations if each.seconds is not None]
-        length = run.seconds if run.seconds is not None else max(told, default=None)
-        if run.machine and run.started is not None and length is not None:
-            machines[run.machine.casefold()].append((run.started, run.started + length, place))
+        if run.machine and (span := span_of(run)) is not None:
+            machines[run.machine.casefold()].append((*span, place))
     both = set[int]()
     for spans in machines.values():
         running: list[tuple[float, float, int]] = []
@@ -325,10 +335,17 @@ def _overlap(runs: Sequence[Run]) -> Fact | None:
                 if min(ended, other_ended) - began > max(ROUNDING_SECONDS, (OTHER_BUDGET - 1) * shorter):
                     both |= {place, other}
             running.append((began, ended, place))
-    return _fact("overlap", "At the same time on one machine", [runs[place] for place in sorted(both)])
+    return finding("overlap", "At the same time on one machine", [runs[place] for place in sorted(both)])
 
 
-def _rare(runs: Sequence[Run], target: float, mode: Mode) -> Fact | None:
+def span_of(run: Run) -> tuple[float, float] | None:
+    """Return when a run began and ended, in POSIX seconds. It lasts at least to its last evaluation."""
+    told = [each.seconds for each in run.evaluations if each.seconds is not None]
+    length = run.seconds if run.seconds is not None else max(told, default=None)
+    return None if run.started is None or length is None else (run.started, run.started + length)
+
+
+def _rare(runs: Sequence[Run], target: float, mode: Mode) -> Finding | None:
     those, first, widest = [], 0, 1.0
     for run in runs:
         place = _arrival(run, target, mode)
@@ -344,7 +361,7 @@ def _rare(runs: Sequence[Run], target: float, mode: Mode) -> Fact | None:
     far = len(those) - first
     said = [f"{first} met the target at the first evaluation"] if first else []
     said += [f"{far} between two of which the later took up to {widest:.1f} times as long"] if far else []
-    return _fact("rare_evaluations", f"Evaluations are too rare to time the target ({' and '.join(said)})", those)
+    return finding("rare_evaluations", f"Evaluations are too rare to time the target ({' and '.join(said)})", those)
 
 
 def _clocks(one: Evaluation, other: Evaluation) -> tuple[float | None, float | None]:

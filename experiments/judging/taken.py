@@ -107,7 +107,7 @@ def name_of(sources: Sequence[str]) -> str:
     return f"judged-{plain or 'runs'}"
 
 
-def judged_record(study: JudgedStudy, columns: Columns, facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def judged_record(study: JudgedStudy, columns: Columns, unfair: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the content of judged.json: what was taken as what, what is left out and why, and what is unfair."""
     judged = study.spec.judged
     return {
@@ -120,7 +120,7 @@ def judged_record(study: JudgedStudy, columns: Columns, facts: Sequence[Mapping[
         "apart": study.apart,
         "aside": study.aside,
         "left_out": [asdict(each) for each in study.left_out],
-        "facts": list(facts),
+        "unfair": list(unfair),
     }
 
 

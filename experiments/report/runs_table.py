@@ -18,7 +18,7 @@ PROGRESS = {
 
 
 def runs_tables(summary: Summary) -> dict[str, Any] | None:
-    """Return the lead, and rows of text: columns, facts, left_out. None: the study made its runs."""
+    """Return the lead, and rows of text: columns, unfair, left_out. None: the study made its runs."""
     judged = summary.get("judged")
     if judged is None:
         return None
@@ -36,7 +36,7 @@ def runs_tables(summary: Summary) -> dict[str, Any] | None:
             none,
         ),
         "columns": [[row["role"], row["name"], row["note"]] for row in judged["columns"]],
-        "facts": [[fact["words"], _named(fact["runs"])] for fact in judged["facts"]],
+        "unfair": [[each["words"], each["certainty"], _named(each["runs"])] for each in judged["unfair"]],
         "left_out": [
             *([each["where"], each["why"]] for each in left_out[:MOST_ROWS]),
             *([[f"and {more} more", "in judged.json"]] if more > 0 else []),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.judging.columns import Columns, Question, Said, number_of, take_columns
-from scalestudy.experiments.judging.facts import Fact, edge_fact, facts_of
+from scalestudy.experiments.judging.facts import Finding, edge_fact, facts_of
 from scalestudy.experiments.judging.reading import LeftOut, read_runs
 from scalestudy.experiments.judging.runs import Recorded
 from scalestudy.experiments.judging.taken import JudgedStudy, judged_record, study_of
@@ -108,6 +108,7 @@ def judge_runs(
     if request.out is not None and is_uri(request.out):
         raise RequestError(f"--out: {request.out}: is a URI", "name a folder on this machine")
     from scalestudy.experiments.analysis.answers.analysis import Analysis  # these load SciPy
+    from scalestudy.experiments.judging.suspicions import suspicions_of
     from scalestudy.experiments.report import write_report
 
     lines: list[str] = []
@@ -123,12 +124,14 @@ def judge_runs(
         facts = [fact for fact in facts_of(runs, target, columns.mode) if not _is_apart(fact, study.apart)]
         analysis = Analysis(study.spec, study.plan, study.lines)
         facts += [edge for edge in [_edge(study, analysis, target)] if edge]
+        suspicions = suspicions_of(study.runs, facts, apart=study.apart, evaluation=columns.evaluation)
+        unfair = [asdict(each) for each in (*facts, *suspicions)]
     study_id = new_study_id(study.spec)
     folder = new_folder(study.spec, study_id, request.out)
     made = not folder.path.exists()
     try:
         folder.create()
-        folder.write_json(folder.judged_file, judged_record(study, columns, [asdict(fact) for fact in facts]))
+        folder.write_json(folder.judged_file, judged_record(study, columns, unfair))
         folder.write_trials(study.lines)
         folder.write_plan(study.plan, study_id, study.spec.to_yaml())
         write_report(folder, analysis=analysis)
@@ -162,12 +165,12 @@ def requests() -> Iterator[None]:
         ) from error
 
 
-def _is_apart(fact: Fact, apart: Sequence[str]) -> bool:
+def _is_apart(fact: Finding, apart: Sequence[str]) -> bool:
     """Whether a fact names nothing but settings by which runs are compared apart."""
     return bool(fact.table) and all(row.setting in apart for row in fact.table)
 
 
-def _edge(study: JudgedStudy, analysis: Analysis, target: float) -> Fact | None:
+def _edge(study: JudgedStudy, analysis: Analysis, target: float) -> Finding | None:
     """Return that the best rate lies at the edge of those tried; None: it does not."""
     from scalestudy.experiments.analysis.answers.judged import chance_of_best_rate
 

@@ -7,7 +7,7 @@
 5. A study against PostgreSQL and S3 (`tests.bench.tracking`), where Debian's PostgreSQL is installed.
 6. What the analysis finds of laws that are known (`tests.bench.laws`, `tests.bench.batch_law`,
    `tests.bench.beyond`, `tests.bench.worlds`), what its rule of choice is worth (`tests.bench.choice`), and steps that
-   others published (`tests.bench.rcp`).
+   others published (`tests.bench.rcp`); what is suspected in runs that others made (`tests.bench.judge`).
 7. The training loop (`tests.bench.training`) and every gradient strategy (`tests.bench.sync`).
 8. What a factorised study under ASHA recommends and costs, against a full grid, on 15 fresh seeds
    (`tests.bench.decision`). It takes some 65 minutes, so it runs only where it is named: `make bench BENCH=decision`.
@@ -33,6 +33,7 @@ from tests.bench import (
     decision,
     engine,
     failures,
+    judge,
     laws,
     rcp,
     report,
@@ -55,6 +56,7 @@ PARTS = {
     **rcp.PARTS,
     **worlds.PARTS,
     **choice.PARTS,
+    **judge.PARTS,
     **training.PARTS,
     **sync.PARTS,
 }

@@ -15,7 +15,7 @@ TIMES_ALONE = (
     "--column epoch=NAME)"
 )
 SET_UNKNOWN = "the size of the training set is not known, so epochs tell no updates: --set train_samples=N"
-NAMED_FACTS = 3
+NAMED_UNFAIR = 3
 """Unfair things that a caveat names; it counts the rest."""
 SAID_BY_OTHERS = "not said"
 """What stands for a setting of the training that a spec of ours would have."""
@@ -76,8 +76,8 @@ def chance_of_best_rate(choice: Figure, times: Times, cells: Sequence[Cell]) -> 
 def judged_caveats(judged: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the caveats of runs that others made. judged: the content of judged.json."""
     words = {}
-    if facts := judged["facts"]:
-        words["unfair"] = f"{plural(len(facts), 'thing')} in these runs may be unfair: {'; '.join(_brief(facts))}."
+    if unfair := judged["unfair"]:
+        words["unfair"] = f"{plural(len(unfair), 'thing')} in these runs may be unfair: {'; '.join(_brief(unfair))}."
     if left_out := judged["left_out"]:
         words["left_out"] = f"{plural(len(left_out), 'run')} {'is' if len(left_out) == 1 else 'are'} left out."
     if judged["evaluation"] == "included":
@@ -85,7 +85,7 @@ def judged_caveats(judged: Mapping[str, Any]) -> list[dict[str, str]]:
     return [{"kind": kind, "words": said} for kind, said in words.items()]
 
 
-def _brief(facts: Sequence[Mapping[str, Any]]) -> list[str]:
-    named = [str(fact["words"]).rstrip(".") for fact in facts[:NAMED_FACTS]]
-    more = len(facts) - len(named)
+def _brief(unfair: Sequence[Mapping[str, Any]]) -> list[str]:
+    named = [str(each["words"]).rstrip(".") for each in unfair[:NAMED_UNFAIR]]
+    more = len(unfair) - len(named)
     return [*named, *([f"and {more} more"] if more else [])]

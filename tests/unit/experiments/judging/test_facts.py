@@ -8,6 +8,7 @@ import pytest
 
 from scalestudy.experiments.judging.facts import edge_fact, facts_of
 from scalestudy.experiments.judging.runs import Evaluation, Run
+from scalestudy.experiments.judging.suspicions import suspicions_of
 
 TARGET = 0.9
 LEARNS = (0.3, 0.5, 0.7, 0.8, 0.88, 0.91, 0.92, 0.93, 0.93, 0.94)
@@ -216,6 +217,11 @@ def test_each_input_names_exactly_its_faults(name):
     for fact in facts:
         assert fact.words.endswith(".")
         assert all(run in fact.words for run in fact.runs[:3])
+
+
+@pytest.mark.parametrize("said", ["included", "excluded", None])
+def test_nothing_is_suspected_of_the_clean_one(said):
+    assert suspicions_of(clean(), [], evaluation=said) == []
 
 
 def test_the_table_is_large_enough():

@@ -118,8 +118,10 @@ def _shows(test: _Test | None) -> bool:
 
 def _paces(runs: Sequence[Run]) -> list[_Pace]:
     """Return the paces of the runs that have one, by the unit of progress that most runs know, the finest first."""
-    by_unit = [[pace for run in runs if (pace := _pace(run, unit)) is not None] for unit in ("steps", "epochs")]
-    return max(by_unit, key=len)
+    by_steps = [pace for run in runs if (pace := _pace(run, "steps")) is not None]
+    if len(by_steps) == len(runs):
+        return by_steps
+    return max(by_steps, [pace for run in runs if (pace := _pace(run, "epochs")) is not None], key=len)
 
 
 def _pace(run: Run, unit: Literal["steps", "epochs"]) -> _Pace | None:

@@ -107,8 +107,8 @@ def test_the_start_up_of_some_runs():
 
 def test_a_start_up_beside_evaluations_in_each_period():
     """A first period of fewer steps is no shorter for its one evaluation than those of a whole interval."""
-    runs = runs_of(lambda number: {"evaluating": 5.0}, noise=0.0)
-    first = [replace(run.evaluations[0], steps=50, seconds=10.0) for run in runs]
+    runs = runs_of(lambda number: {"evaluating": 10.0}, evaluations=4, noise=0.0)
+    first = [replace(run.evaluations[0], steps=50, seconds=15.0) for run in runs]
     early = [
         replace(run, evaluations=(one, *run.evaluations[1:])) for run, one in zip(runs, first, strict=True)
     ]  # 50 steps and an evaluation

@@ -165,6 +165,27 @@ def test_a_frame_is_judged_from_python(here, world):
         judge(frame, target=f"val/acc={TARGET}", columns={"batch_size": "bs"})
 
 
+def test_a_suspicion_is_told_beside_the_facts_and_marked(here):
+    rows = [
+        {"run": f"{workers}-{seed}", "num_gpus": workers, "global_batch_size": 64, "lr": 0.1, "seed": seed}
+        | {"global_step": 100 * place, "train_time": 40 + place * (10 + seed), "val_acc": 0.4 + 0.1 * place}
+        for workers in (1, 2)
+        for seed in range(3)
+        for place in range(1, 6)
+    ]
+    found = judge(pd.DataFrame(rows), target="val_acc=0.75")
+    unfair = {each["kind"]: each for each in found.summary["judged"]["unfair"]}
+    assert {kind: each["certainty"] for kind, each in unfair.items()} == {"rate_edge": "fact", "start_up": "suspicion"}
+    words = unfair["start_up"]["words"]
+    assert words.startswith("Start-up may be counted in the time: some 40 s")
+    assert json.loads((found.folder / "judged.json").read_text())["unfair"] == found.summary["judged"]["unfair"]
+    [caveat] = [each["words"] for each in found.summary["caveats"] if each["kind"] == "unfair"]
+    assert words.rstrip(".") in caveat
+    page = (found.folder / "report.html").read_text("utf-8")
+    assert words in page
+    assert "<td>suspicion</td>" in page
+
+
 def test_folders_of_ours_are_judged_as_one(here, world):
     for name in ("world-1", "world-2"):
         world.write(here / name)

@@ -1,13 +1,11 @@
 """Of a study of runs that others made: what was taken as what, what is unfair in them, and what is left out."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from scalestudy.experiments.analysis.measures.parts import Summary
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.report.drawing import sentences
 
-NAMED_RUNS = 6
 MOST_ROWS = 100
 """Runs left out that the page shows; judged.json has all of them."""
 PROGRESS = {
@@ -36,14 +34,9 @@ def runs_tables(summary: Summary) -> dict[str, Any] | None:
             none,
         ),
         "columns": [[row["role"], row["name"], row["note"]] for row in judged["columns"]],
-        "unfair": [[each["words"], each["certainty"], _named(each["runs"])] for each in judged["unfair"]],
+        "unfair": [[each["words"], each["certainty"]] for each in judged["unfair"]],
         "left_out": [
             *([each["where"], each["why"]] for each in left_out[:MOST_ROWS]),
             *([[f"and {more} more", "in judged.json"]] if more > 0 else []),
         ],
     }
-
-
-def _named(runs: Sequence[str]) -> str:
-    more = len(runs) - NAMED_RUNS
-    return "; ".join([*runs[:NAMED_RUNS], *([f"and {more} more"] if more > 0 else [])])

@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -162,8 +163,14 @@ def _one_seed(runs: Sequence[Run]) -> Finding | None:
 
 
 def _budgets(runs: Sequence[Run], target: float, mode: Mode) -> Finding | None:
-    """Compare how long runs trained that ended by themselves. One that ended as it met the target had no budget."""
-    finished = [run for run in runs if run.ended == "finished" and not _ended_at_target(run, target, mode)]
+    """Compare how long runs trained that ended by themselves, neither at the target nor by diverging."""
+    finished = [
+        run
+        for run in runs
+        if run.ended == "finished"
+        and math.isfinite(run.evaluations[-1].value)
+        and not _ended_at_target(run, target, mode)
+    ]
     lasts = [run.evaluations[-1] for run in finished]
     unit, lengths = "epochs", [last.epochs for last in lasts]
     if None in lengths:

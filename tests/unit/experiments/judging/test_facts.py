@@ -1,6 +1,7 @@
 """Facts are never wrong: each input names exactly its faults."""
 
 import json
+import math
 from dataclasses import replace
 from itertools import product
 
@@ -89,6 +90,10 @@ FAULTY = {
         {"budgets": {"r0", "r1", "r2", "r3"}},
     ),
     "ended at its target": (changed(2, evaluations=evaluations(LEARNS[:7]), seconds=71.0), {}),
+    "diverged": (
+        changed(2, evaluations=(*CUT_SHORT, replace(evaluations()[5], value=math.nan)), seconds=61.0),
+        {},
+    ),
     "the last batch left out": (
         changed(2, evaluations=(*evaluations(FAILS)[:9], replace(evaluations(FAILS)[9], epochs=9.8))),
         {},

@@ -45,7 +45,8 @@ ROLES: Mapping[str, Role] = {
     "device_batch_size": Role(
         "examples of one worker in a pass",
         "per_device_batch_size per_device_train_batch_size device_batch_size batch_size_per_gpu batch_size_per_device "
-        "per_gpu_batch_size per_gpu_train_batch_size micro_batch_size train_micro_batch_size_per_gpu local_batch_size",
+        "per_gpu_batch_size per_gpu_train_batch_size micro_batch_size train_micro_batch_size_per_gpu local_batch_size "
+        "batch_size_per_worker batch_per_worker",
     ),
     "accumulation": Role(
         "passes of a worker before an update",
@@ -53,7 +54,9 @@ ROLES: Mapping[str, Role] = {
         "grad_accumulation_steps accumulation_steps accum_steps",
     ),
     "learning_rate": Role(
-        "learning rate", "learning_rate lr base_lr base_learning_rate peak_lr max_lr initial_lr init_lr lr0"
+        "learning rate",
+        "learning_rate lr base_lr base_learning_rate peak_lr max_lr initial_lr init_lr lr0 initial_learning_rate "
+        "learning_rate_init",
     ),
     "seed": Role("seed", "seed random_seed manual_seed rng_seed global_seed torch_seed random_state"),
     "step": Role(
@@ -82,6 +85,11 @@ ROLES: Mapping[str, Role] = {
     "machine": Role("machine that the run was on", "hostname host machine node_ip"),
     "accelerator": Role("type of its GPUs", "accelerator gpu gpu_type gpu_name gpu_model device_name"),
 }
+NUMBERS = (
+    *("num_gpus", "gpus_per_node", "nodes", "batch_size", "device_batch_size", "accumulation", "learning_rate"),
+    *("step", "epoch", "samples"),
+)
+"""Roles that a number says, never a word."""
 LISTS = ("setting", "ignored")
 """Words of `--column` beside the roles, each for as many columns as one likes: runs that differ in a setting are
 compared apart, an ignored column plays no part."""
@@ -194,6 +202,20 @@ class Question:
     words: str
     answers: Mapping[str, str]
     """What an option says, by the option: `--column batch_size=bs`."""
+    names: tuple[str, ...] = ()
+    """Columns that NAME may be in an option."""
+
+
+PLACEHOLDERS = ("NAME", "VALUE")
+"""What stands in an option that needs more of the user."""
+LISTED = 20
+"""Columns that a sentence lists."""
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the first names, for a sentence."""
+    found = list(names)
+    return ", ".join(found[:LISTED]) + (", …" if len(found) > LISTED else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +232,7 @@ class Columns:
     evaluation: Literal["included", "excluded", None]  # whether the times include it; None: there are none
     unit: float = 1.0  # seconds of one of the column of time
     first_epoch: int = 0  # what is added to an epoch, which a source may count from 0
+    results: bool = False  # whether no run has more than one evaluation, so that each is a run's result
     stops: bool = False  # whether a run of which its result alone is known ended where it met the target
 
     def rows(self) -> list[tuple[str, str, str]]:
@@ -334,8 +357,7 @@ class _Finder:
 
     def _nearest(self, name: str, among: Iterable[str] | None = None) -> str:
         names = list(self._known if among is None else among)
-        listed = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
-        return f"{did_you_mean(name, names)}the columns are {listed}"
+        return f"{did_you_mean(name, names)}the columns are {listed(names)}"
 
     def _metric_named(self, metric: str) -> str:
         if metric in self._known:
@@ -347,13 +369,16 @@ class _Finder:
             return alike[0]
         if alike:
             raise InputError(f"--target: {metric}: may be {' or '.join(alike)}", "write the whole name")
-        numbers = [name for name in self._known if any(number_of(row.get(name)) is not None for row in self._sample())]
+        numbers = [name for name in self._known if self._has_numbers(name)]
         raise InputError(f"--target: {metric}: no run has this metric", self._nearest(metric, numbers))
 
-    def _sample(self) -> Iterator[Mapping[str, Any]]:
-        for run in self._recorded[:50]:
-            yield run.values
-            yield from run.history[:1]
+    def _has_numbers(self, name: str) -> bool:
+        """Whether one of the first runs has a number there."""
+        return any(
+            number_of(row.get(name)) is not None
+            for run in self._recorded[:50]
+            for row in (run.values, *run.history[:1])
+        )
 
     def columns(self) -> tuple[Columns, list[Question]]:
         """Find the column of each role."""
@@ -381,6 +406,7 @@ class _Finder:
             evaluation=evaluation,
             unit=unit,
             first_epoch=first_epoch,
+            results=not self._curves,
             stops=stops,
         )
         return columns, self._questions
@@ -398,25 +424,27 @@ class _Finder:
             return []
         wanted = words_of(ROLES[role].unsure if unsure else ROLES[role].names)
         taken = {*self._said.columns.values(), *self._said.ignored, *self._said.settings, self._metric}
-        return [
+        found = [
             name
             for name in self._known
             if name not in taken
             and wanted & _meant(name, role)
             and (varying is None or (name in self._varies) == varying)
         ]
+        # scikit-learn's `learning_rate` is the word for a schedule, its rate is `learning_rate_init`
+        numbers = [name for name in found if role in NUMBERS and self._has_numbers(name)]
+        return numbers or found
 
-    def _ask(self, words: str, answers: Mapping[str, str]) -> None:
-        self._questions.append(Question(words=words, answers=answers))
+    def _ask(self, words: str, answers: Mapping[str, str], names: Sequence[str] = ()) -> None:
+        self._questions.append(Question(words=words, answers=answers, names=tuple(names)))
 
     def _take(self, role: str, names: Sequence[str], *, asks: bool = True) -> str | None:
         """Take the column of a role, of several the first. asks: whether to ask where they differ."""
         if not names:
             return None
         if asks and len(names) > 1 and not self._agree(names):
-            listed = " or ".join(names)
             self._ask(
-                f"{role} ({ROLES[role].words}): {listed}?",
+                f"{role} ({ROLES[role].words}): {' or '.join(names)}?",
                 {f"--column {role}={shlex.quote(name)}": "" for name in names},
             )
         self._names[role] = names[0]
@@ -436,7 +464,14 @@ class _Finder:
         answers = {**(more or {}), f"--column {role}=NAME": "the column that says it"}
         if role in GIVEN:
             answers[f"--set {role}=VALUE"] = "of all runs"
-        self._ask(f"{role} ({ROLES[role].words}): no column says it", answers)
+        names = [
+            name
+            for name in self._known
+            if name not in (self._metric, *self._said.ignored)
+            and self._has_numbers(name)
+            and (not self._curves or (name in self._varies) == (role in CLOCKS))
+        ]
+        self._ask(f"{role} ({ROLES[role].words}): no column says it", answers, names)
 
     def _values(self, name: str) -> list[Any]:
         return [value for run in self._recorded if (value := said_once(run, name)) is not None]
@@ -516,7 +551,7 @@ class _Finder:
 
     def _ends(self) -> bool:
         """Return whether runs of which their results alone are known ended at the target."""
-        alone = any(rows and rows[0] is run.values for run, rows in self._told())
+        alone = any(rows and (not self._curves or rows[0] is run.values) for run, rows in self._told())
         timed = [self._names[role] for role in ("seconds", "epoch", "step", "samples") if role in self._names]
         if not alone or "stop" in self._said.given:
             return self._said.given.get("stop") == "target"

@@ -87,7 +87,7 @@ class _Reader:
             started=self._started(),
             machine=self._text("machine"),
             accelerator=self._text("accelerator"),
-            result_alone=self._rows[0] is recorded.values,
+            result_alone=columns.results or self._rows[0] is recorded.values,
         )
 
     # --- what is said once --------------------------------------------------------------------------------------------

@@ -6,20 +6,17 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-import typer
 from rich.console import Console
 from rich.progress import Progress
+from rich.prompt import IntPrompt, Prompt
 from rich.text import Text
 
-from scalestudy.experiments.judging.columns import Columns, Question, Said
+from scalestudy.experiments.judging.columns import PLACEHOLDERS, Columns, Question, Said, listed
 from scalestudy.experiments.spec.reaching import Mode
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.commands.show import columns as print_columns
 from scalestudy.orchestration.judging.judge import Request, judge_runs, requests
 from scalestudy.orchestration.study.result import StudyResult
-
-PLACEHOLDERS = ("NAME", "VALUE")
-"""What stands in an option that needs more of the user."""
 
 
 def judge_sources(
@@ -60,18 +57,24 @@ def _mode(mode: str | None) -> Mode | None:
 
 
 def ask(question: Question) -> str:
-    """Ask on the terminal; return the option that was chosen."""
+    """Ask on the terminal; return the option that was chosen. Raises EOFError where the user ends the input."""
+    console = Console(stderr=True)
     options = list(question.answers)
-    print(f"{question.words}", file=sys.stderr)
+    print(question.words, file=sys.stderr)
     for number, (option, means) in enumerate(question.answers.items(), start=1):
         print(f"  {number}  {means or option}", file=sys.stderr)
-    chosen = 0
-    while not 1 <= chosen <= len(options):
-        chosen = int(typer.prompt("Which", type=int, err=True))
-    option = options[chosen - 1]
-    for placeholder in PLACEHOLDERS:
-        if option.endswith(placeholder):
-            option = option.removesuffix(placeholder) + shlex.quote(typer.prompt(placeholder.capitalize(), err=True))
+    if question.names:
+        print(f"  the columns are {listed(question.names)}", file=sys.stderr)
+    numbers = [str(number) for number in range(1, len(options) + 1)]
+    try:
+        option = options[IntPrompt.ask("Which", console=console, choices=numbers, show_choices=False) - 1]
+        for placeholder in PLACEHOLDERS:
+            if option.endswith(placeholder):
+                typed = Prompt.ask(placeholder.capitalize(), console=console)
+                option = option.removesuffix(placeholder) + shlex.quote(typed)
+    except (EOFError, KeyboardInterrupt):
+        print(file=sys.stderr)  # what is said next begins a line
+        raise
     print(option, file=sys.stderr)  # for the next time
     return option
 

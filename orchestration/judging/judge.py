@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalestudy.experiments.analysis.measures.parts import present
-from scalestudy.experiments.judging.columns import Columns, Question, Said, number_of, take_columns
+from scalestudy.experiments.judging.columns import Columns, Question, Said, listed, number_of, take_columns
 from scalestudy.experiments.judging.facts import Finding, edge_fact, facts_of
 from scalestudy.experiments.judging.reading import LeftOut, read_runs
 from scalestudy.experiments.judging.runs import Recorded
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Source = Any
 """A path, `mlflow:EXPERIMENT`, or a pandas frame."""
 Ask = Callable[[Question], str]
-"""Puts a question to the user; returns the option that answers it, as one types it."""
+"""Puts a question to the user; returns the option that answers it, as one types it. EOFError: there is no answer."""
 Show = Callable[[Columns], None]
 """Shows what was taken as what."""
 Progress = Callable[[int, int], None]
@@ -198,21 +198,39 @@ def _columns(recorded: Sequence[Recorded], metric: str, request: Request, ask: A
     mode, said = request.mode, request.said
     if not recorded:
         raise RequestError(f"SOURCE: {', '.join(map(_named, request.sources))}: has no runs", "name one that has some")
-    while True:
-        columns, questions = take_columns(recorded, metric, mode, said)
-        if not questions:
-            return columns
+    columns, questions = take_columns(recorded, metric, mode, said)
+    while questions:
         if ask is None:
-            raise RequestError(
-                "; ".join(question.words for question in questions), f"say {', and '.join(map(_options, questions))}"
-            )
-        option, value = shlex.split(ask(questions[0]))
-        if option == "--mode":
-            mode = "min" if value == "min" else "max"
-        elif option == "--column":
-            said = said.with_columns([value])
-        else:
-            said = said.with_given([value])
+            raise _refusal(questions)
+        question = questions[0]
+        while True:
+            try:
+                mode, said = _answered(ask(question), mode, said)
+                columns, questions = take_columns(recorded, metric, mode, said)
+            except EOFError:
+                raise _refusal(questions) from None
+            except InputError as error:
+                question = replace(question, words=str(error))
+            else:
+                break
+    return columns
+
+
+def _answered(option: str, mode: Mode | None, said: Said) -> tuple[Mode | None, Said]:
+    """Return the mode and what is said of the columns, with an option as one types it."""
+    name, value = shlex.split(option)
+    if name == "--mode":
+        return ("min" if value == "min" else "max"), said
+    return mode, said.with_columns([value]) if name == "--column" else said.with_given([value])
+
+
+def _refusal(questions: Sequence[Question]) -> RequestError:
+    """Return the error for what is ambiguous and was not asked, or not answered."""
+    names = dict.fromkeys(name for question in questions for name in question.names)
+    columns = f"; the columns are {listed(names)}" if names else ""
+    return RequestError(
+        "; ".join(question.words for question in questions), f"say {', and '.join(map(_options, questions))}{columns}"
+    )
 
 
 def _options(question: Question) -> str:

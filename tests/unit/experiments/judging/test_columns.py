@@ -47,16 +47,16 @@ def test_nothing_is_asked_of_clear_runs_and_the_table_says_what_was_taken():
 def test_a_batch_of_several_workers_is_asked_for():
     values = {"num_gpus": 2, "batch_size": 64, "lr": 0.1}
     options = {"batch_size": ["--column batch_size=batch_size", "--column device_batch_size=batch_size"]}
-    assert asked([run(values, curve(0.5))]) == options
-    assert asked([run({**values, "num_gpus": 1}, curve(0.5))]) == {}
-    assert asked([run({**values, "num_gpus": 1, "grad_accum": 4}, curve(0.5))]) == options
+    assert asked([run(values, curve(0.5, 0.6))]) == options
+    assert asked([run({**values, "num_gpus": 1}, curve(0.5, 0.6))]) == {}
+    assert asked([run({**values, "num_gpus": 1, "grad_accum": 4}, curve(0.5, 0.6))]) == options
     for answer in options["batch_size"]:
-        assert asked([run(values, curve(0.5))], answer.split()[1]) == {}
+        assert asked([run(values, curve(0.5, 0.6))], answer.split()[1]) == {}
 
 
 def test_the_batch_of_a_device_needs_no_question():
     columns, questions = taken(
-        [run({"num_gpus": 2, "per_device_train_batch_size": 16, "grad_accum": 4, "lr": 1}, curve(1))]
+        [run({"num_gpus": 2, "per_device_train_batch_size": 16, "grad_accum": 4, "lr": 1}, curve(0.5, 0.6))]
     )
     assert questions == []
     assert (columns.names["device_batch_size"], columns.names["accumulation"]) == (
@@ -67,12 +67,14 @@ def test_the_batch_of_a_device_needs_no_question():
 
 def test_what_may_be_workers_that_load_data_is_asked_for():
     values = {"num_workers": 4, "global_batch_size": 64, "lr": 0.1}
-    assert asked([run(values, curve(0.5))]) == {"num_gpus": ["--column num_gpus=num_workers", "--set num_gpus=VALUE"]}
-    assert asked([run({**values, "n_gpu": 2}, curve(0.5))]) == {}
+    assert asked([run(values, curve(0.5, 0.6))]) == {
+        "num_gpus": ["--column num_gpus=num_workers", "--set num_gpus=VALUE"]
+    }
+    assert asked([run({**values, "n_gpu": 2}, curve(0.5, 0.6))]) == {}
 
 
 def test_what_no_column_says_is_asked_for():
-    assert asked([run({"lr": 0.1}, curve(0.5))]) == {
+    assert asked([run({"lr": 0.1}, curve(0.5, 0.6))]) == {
         "num_gpus": ["--column num_gpus=NAME", "--set num_gpus=VALUE"],
         "batch_size": [
             "--column device_batch_size=NAME",
@@ -80,16 +82,32 @@ def test_what_no_column_says_is_asked_for():
             "--set batch_size=VALUE",
         ],
     }
-    assert asked([run({"lr": 0.1}, curve(0.5))], given=["num_gpus=1", "batch_size=8"]) == {}
+    assert asked([run({"lr": 0.1}, curve(0.5, 0.6))], given=["num_gpus=1", "batch_size=8"]) == {}
+
+
+def test_a_question_that_wants_a_name_lists_the_columns_that_it_may_be():
+    history = [{**row, "took": 5.0 * place} for place, row in enumerate(curve(0.5, 0.6), start=1)]
+    history = [{key: value for key, value in row.items() if key != "train_time"} for row in history]
+    _, questions = taken([run({"lr": 0.1, "chunk": 64, "ranks": 2, "optimizer": "sgd"}, history)])
+    assert [question.names for question in questions] == [("lr", "chunk", "ranks")] * 2 + [("global_step", "took")]
+
+
+def test_a_word_is_no_rate_where_another_column_has_a_number():
+    """As scikit-learn has them: the schedule's name, and the rate."""
+    values = {"num_gpus": 1, "batch_size": 64, "learning_rate": "constant", "learning_rate_init": 0.1}
+    columns, questions = taken([run(values, curve(0.5, 0.6))])
+    assert (columns.names["learning_rate"], questions) == ("learning_rate_init", [])
+    del values["learning_rate_init"]
+    assert taken([run(values, curve(0.5, 0.6))])[0].names["learning_rate"] == "learning_rate"
 
 
 def test_two_columns_of_one_role_are_asked_for_unless_they_say_the_same():
     values = {**USUAL, "learning_rate": 0.2}
-    assert asked([run(values, curve(0.5))]) == {
+    assert asked([run(values, curve(0.5, 0.6))]) == {
         "learning_rate": ["--column learning_rate=lr", "--column learning_rate=learning_rate"]
     }
-    assert asked([run({**values, "learning_rate": 0.1}, curve(0.5))]) == {}
-    assert asked([run(values, curve(0.5))], "learning_rate=lr") == {}
+    assert asked([run({**values, "learning_rate": 0.1}, curve(0.5, 0.6))]) == {}
+    assert asked([run(values, curve(0.5, 0.6))], "learning_rate=lr") == {}
 
 
 def test_a_rate_that_changes_within_a_run_is_asked_for_unless_another_does_not():
@@ -169,6 +187,13 @@ def test_whether_a_run_ended_at_the_target_is_asked_for_where_its_result_alone_i
     )
 
 
+def test_one_evaluation_a_run_is_its_result_wherever_the_source_keeps_it():
+    once = [run({**USUAL, "seed": seed}, curve(0.9), str(seed)) for seed in (0, 1)]
+    assert asked(once) == {"stop": ["--set stop=target", "--set stop=end"]}
+    assert taken(once, given=["stop=target"])[0].results
+    assert asked([*once, run({**USUAL, "seed": 2}, curve(0.5, 0.9))]) == {}
+
+
 def test_the_budget_of_runs_that_ended_at_the_target_is_no_progress():
     alone = [run({**USUAL, "epochs": 10, "train_time": at, "val_acc": 0.9}, name=str(at)) for at in (50, 60)]
     assert "epoch" not in taken(alone, given=["stop=target"])[0].names
@@ -200,7 +225,7 @@ def test_the_mode_follows_from_the_name(name, mode):
 
 
 def test_a_mode_that_no_name_says_is_asked_for():
-    history = curve(0.5, metric="value")
+    history = curve(0.5, 0.6, metric="value")
     assert asked([run(history=history)], metric="value") == {
         "value": ["--mode max", "--mode min"],
     }
@@ -224,7 +249,7 @@ def test_a_mode_that_no_name_says_is_asked_for():
 )
 def test_what_is_said_wrongly_is_refused(columns, given, said):
     with pytest.raises(InputError) as error:
-        taken([run(history=curve(0.5))], *columns, given=given)
+        taken([run(history=curve(0.5, 0.6))], *columns, given=given)
     assert str(error.value).startswith(said)
 
 

@@ -34,12 +34,14 @@ def test_a_run_has_what_its_columns_say():
 
 def test_the_batch_of_a_device_is_multiplied():
     values = {"nproc_per_node": 4, "num_nodes": 2, "per_device_batch_size": 8, "grad_accum": 3, "lr": 0.1}
-    [found], _ = read([run(values, curve(0.5))])
+    [found], _ = read([run(values, curve(0.5, 0.6))])
     assert (found.num_gpus, found.batch_size) == (8, 192)
 
 
 def test_updates_follow_from_examples_and_from_epochs_of_a_known_set():
-    by_samples = [{"samples_seen": 640, "epoch": 1, "train_time": 5, "val_acc": 0.5}]
+    by_samples = [
+        {"samples_seen": 640 * place, "epoch": place, "train_time": 5 * place, "val_acc": 0.5} for place in (1, 2)
+    ]
     by_epochs = [{"epoch": 1, "train_time": 5, "val_acc": 0.5}, {"epoch": 2, "train_time": 9, "val_acc": 0.6}]
     [found], _ = read([run(history=by_samples)])
     assert found.evaluations[0].steps == 10
@@ -67,6 +69,8 @@ def test_a_result_alone_has_its_time_or_that_from_start_to_end():
     alone = {**USUAL, "val_acc": 0.9}
     [found], _ = read([run({**alone, "train_time": 50})], given=["stop=end"])
     assert (found.result_alone, [each.seconds for each in found.evaluations]) == (True, [50])
+    [found], _ = read([run(USUAL, curve(0.9))], given=["stop=end"])
+    assert (found.result_alone, [each.seconds for each in found.evaluations]) == (True, [5])
     [found], _ = read([run(alone, started=100.0, stopped=160.0)], given=["stop=end"])
     assert [each.seconds for each in found.evaluations] == [60.0]
 
@@ -106,19 +110,19 @@ def test_a_run_that_lacks_something_is_left_out(values, history, why):
     [("finished", "finished"), ("crashed", "failed"), ("Killed", "cut"), ("running", "running"), ("ok", "finished")],
 )
 def test_the_word_for_the_end(word, ended):
-    [found], _ = read([run({**USUAL, "State": word}, curve(0.5))])
+    [found], _ = read([run({**USUAL, "State": word}, curve(0.5, 0.6))])
     assert found.ended == ended
 
 
 def test_seeds_that_are_words_get_numbers():
-    runs, _ = read([run({**USUAL, "seed": word}, curve(0.5), word) for word in ("x", "y", "x")])
+    runs, _ = read([run({**USUAL, "seed": word}, curve(0.5, 0.6), word) for word in ("x", "y", "x")])
     assert [each.seed for each in runs] == [0, 1, 0]
 
 
 def apart(*settings, columns=()):
     """Which settings part the runs, of two runs each."""
     recorded = [
-        run({**USUAL, "seed": seed, **each}, curve(0.5 + seed / 100), f"{place} {seed}")
+        run({**USUAL, "seed": seed, **each}, curve(0.5, 0.6 + seed / 100), f"{place} {seed}")
         for place, each in enumerate(settings)
         for seed in (0, 1)
     ]

@@ -146,11 +146,8 @@ def _of_database(database: sqlite3.Connection, experiment: str, source: str, pro
     known = database.execute("SELECT experiment_id, name FROM experiments WHERE lifecycle_stage = 'active'")
     number = _chosen([(str(each), str(name)) for each, name in known], experiment, source)
     asked = "FROM runs WHERE experiment_id = ? AND lifecycle_stage = 'active'"
-    runs = database.execute(
-        f"SELECT run_uuid, name, status, start_time, end_time {asked} ORDER BY start_time", [number]
-    )
+    rows = database.execute(f"SELECT run_uuid, name, status, start_time, end_time {asked}", [number]).fetchall()
     found = []
-    rows = runs.fetchall()
     for run_id, name, status, started, stopped in rows:
         tags = dict(database.execute("SELECT key, value FROM tags WHERE run_uuid = ?", [run_id]))
         points: dict[str, list[Point]] = defaultdict(list)

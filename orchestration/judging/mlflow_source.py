@@ -44,7 +44,7 @@ def read_mlflow(
     progress: Progress = ignore,
     say: Say = silent,
 ) -> list[Recorded]:
-    """Return the runs of an experiment, by its name or id.
+    """Return the runs of an experiment, by its name or id, in the order in which they began.
 
     Runs that scalestudy wrote are left out: the folders of their studies say more.
 
@@ -57,7 +57,7 @@ def read_mlflow(
     answer, RefusedError for one that wants another login.
     """
     try:
-        runs = _runs(experiment, uri, progress)
+        runs = sorted(_runs(experiment, uri, progress), key=lambda run: (run.started or 0, run.run_id))
     except SourceError as error:
         raise request_error(error, "") from error
     if not runs:

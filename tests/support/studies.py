@@ -69,3 +69,11 @@ def environment(**variables: str) -> dict[str, str]:
 def left_behind(folder: Path) -> list[str]:
     """What a command has written below a folder, hidden files included."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def tree(folder: Path) -> dict[Path, tuple[int, bytes | None]]:
+    """Every file and folder from a folder on, with when it was changed and its content."""
+    return {
+        file.relative_to(folder): (file.stat().st_mtime_ns, file.read_bytes() if file.is_file() else None)
+        for file in [folder, *folder.rglob("*")]
+    }

@@ -103,7 +103,11 @@ def facts_of(runs: Sequence[Run], target: float, mode: Mode) -> list[Finding]:
         _settings(compared),
         _mixed(compared, "accelerators", "GPU types are mixed", lambda run: run.accelerator, _may_be_one_type),
         _mixed(compared, "machines", "Machines are mixed", lambda run: run.machine, _may_be_one_machine),
-        finding("clock", "The clock runs backwards", [run for run in compared if _runs_backwards(run)]),
+        finding(
+            "clock",
+            "The clock runs backwards, or past the run's end",
+            [run for run in compared if _runs_backwards(run)],
+        ),
         _overlap(distinct),
         _rare(compared, target, mode),
         finding("twice_a_step", "More than one value at a step", [run for run in compared if _is_twice(run)]),

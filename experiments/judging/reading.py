@@ -3,8 +3,9 @@
 import itertools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scalestudy.experiments.judging.columns import (
@@ -41,13 +42,18 @@ class _UnreadableError(ValueError):
 
 
 def read_runs(recorded: Sequence[Recorded], columns: Columns) -> tuple[list[Run], list[LeftOut]]:
-    """Return the runs that have what a study needs, and those that do not."""
+    """Return the runs that have what a study needs, and those that do not. One of a shared name is named by its place.
+
+    Ray's `setup_mlflow`, for one, calls all runs after their experiment.
+    """
     runs: list[Run] = []
     left_out: list[LeftOut] = []
     seeds: dict[str, int] = {}
+    named = Counter(each.name for each in recorded)
     for each in recorded:
+        own = each if named[each.name] == 1 else replace(each, name=each.where)
         try:
-            runs.append(_Reader(each, columns, seeds).run())
+            runs.append(_Reader(own, columns, seeds).run())
         except _UnreadableError as error:
             left_out.append(LeftOut(where=each.where, why=str(error)))
     return runs, left_out

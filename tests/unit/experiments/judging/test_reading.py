@@ -1,6 +1,7 @@
 """A run of others, read by the columns that were taken."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -30,6 +31,15 @@ def test_a_run_has_what_its_columns_say():
         (0.9, 10.0, 20, None),
     ]
     assert not found.result_alone
+
+
+def test_runs_of_one_name_are_named_by_their_places():
+    recorded = [run(history=curve(0.5, 0.6)), run({**USUAL, "seed": 1}, curve(0.5, 0.6), "b")]
+    assert [each.name for each in read(recorded)[0]] == ["a", "b"]
+    same = [replace(each, name="sweep") for each in recorded]
+    assert [each.name for each in read([*same, run(history=curve(0.5, 0.9), name="c")])[0]] == [
+        *("runs.csv, a", "runs.csv, b", "c")
+    ]
 
 
 def test_the_batch_of_a_device_is_multiplied():

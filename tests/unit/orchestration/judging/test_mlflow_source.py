@@ -244,6 +244,8 @@ class Asks(BaseHTTPRequestHandler):
 )
 def test_a_server_that_asks_for_a_password(monkeypatch, tmp_path, status, words):
     monkeypatch.setenv("HOME", str(tmp_path))  # MLflow also reads ~/.mlflow/credentials
+    for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
+        monkeypatch.delenv(name, raising=False)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Asks)
     server.status = status
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()

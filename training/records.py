@@ -23,6 +23,8 @@ USAGE = ("cpu_cores", "starved_share", "resident_bytes", "gpu_share")
 SYSTEM = "system/"
 AT_TARGET = "at_{:g}_seconds"
 """The time to the hardest target. MLflow sorts its lists, and this name comes first."""
+CELL_PLACE = "cell_place"
+"""The place of a trial's cell among the study's cells, by which MLflow's lists are in order."""
 RECOMMENDED = "recommended_"
 """Prefix of the metrics of a study's run that describe the recommended cell."""
 
@@ -144,6 +146,9 @@ METRICS = (
     Metric("at_<target>_seconds", "s", "as train_seconds", "the same, by a name that stands first in MLflow's lists"),
     Metric("wall_seconds", "s", "driver", "time from the trial's start to its end; in the study's run, of the study"),
     Metric("startup_seconds", "s", "driver", "time from the trial's start to its first step"),
+    Metric(
+        CELL_PLACE, "1", "study", "place of the trial's cell in the study's order; 1: recommended, or the best so far"
+    ),
     Metric("trials_planned", "1", "study", "trials of the study's plan"),
     Metric("trials_ended", "1", "study", "planned trials that have ended, in whatever way"),
     Metric("trials_failed", "1", "study", "trials that failed; diverging and running out of memory are results"),

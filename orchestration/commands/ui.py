@@ -1,8 +1,6 @@
 """`scalestudy ui`: MLflow's pages on 127.0.0.1, over the store that `run` writes to, opened at a study's page.
 
-A fresh browser shows MLflow's pages for language models, which hide a study's runs. So the address names the view for
-machine learning, the experiment, and a filter for the study: other studies may have the same experiment. It also asks
-for an order, the soonest at the target first: otherwise MLflow folds trials away below the study's run.
+The address names the study's list of runs, which `tracking.runs_view` lays out.
 """
 
 from __future__ import annotations
@@ -18,9 +16,8 @@ from dataclasses import dataclass
 from shlex import quote as shell_quote
 from urllib.parse import quote, urlencode
 
-from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.spec.spec_error import SpecError
-from scalestudy.experiments.study.mlflow_filters import study_filter
+from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.base.errors import RequestError, StudyError
 from scalestudy.orchestration.base.places import UI_HOST
 from scalestudy.orchestration.cluster.ports import can_connect
@@ -30,7 +27,9 @@ from scalestudy.orchestration.commands.study_commands import show_in_browser
 from scalestudy.orchestration.study.folders import open_folder, readable, spec_of
 from scalestudy.orchestration.tracking.database import open_database
 from scalestudy.orchestration.tracking.run_content import experiment_of
+from scalestudy.orchestration.tracking.runs_view import PAGE, query_of
 from scalestudy.orchestration.tracking.server import (
+    Experiment,
     TrackingAddress,
     address_of,
     check_reachable,
@@ -38,12 +37,9 @@ from scalestudy.orchestration.tracking.server import (
     resolve_address,
 )
 from scalestudy.training.process import Terminated
-from scalestudy.training.records import AT_TARGET
 
 STORE_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
 """Passes the store's address. It may hold a password, and everybody on the machine can read a command line."""
-VIEW = {"workflowType": "machine_learning"}
-"""Names the view; MLflow 3 remembers it in the browser."""
 START_SECONDS, STOP_SECONDS = 120.0, 10.0
 
 
@@ -55,8 +51,7 @@ class TrackedPage:
     experiment: str
     study_id: str
     folder: str
-    order_by: str  # the metric by which its runs are in order
-    ascending: bool
+    spec: StudySpec
 
     @classmethod
     def of(cls, path: str, uri: str | None = None) -> TrackedPage:
@@ -70,25 +65,19 @@ class TrackedPage:
         if spec.judged:
             remedy = f"scalestudy open {shell_quote(folder.address)} shows its report"
             raise RequestError(f"DIR: {folder.address}: is of runs that others made: MLflow has none of them", remedy)
-        address, metric = resolve_address(uri or spec.tracking.uri), StudyMetric.of(spec.workload)
+        address = resolve_address(uri or spec.tracking.uri)
         return cls(
             address=address if uri else address_of(folder, address),
             experiment=experiment_of(spec),
             study_id=folder.study_id,
             folder=folder.address,
-            order_by=metric.best_key if spec.hardest_target is None else AT_TARGET.format(spec.hardest_target),
-            ascending=bool(spec.targets.accuracy) or metric.mode == "min",
+            spec=spec,
         )
 
-    def url(self, server: str, experiment_id: str) -> str:
+    def url(self, server: str, experiment: Experiment) -> str:
         """Return its address on a server."""
-        query = {
-            **VIEW,
-            "searchFilter": study_filter(self.study_id),
-            "orderByKey": f"metrics.`{self.order_by}`",
-            "orderByAsc": str(self.ascending).lower(),
-        }
-        return f"{server}/#/experiments/{experiment_id}/runs?{urlencode(query, quote_via=quote)}"
+        query = query_of(self.spec, self.study_id, experiment.tags)
+        return f"{server}/#/experiments/{experiment.id}/runs?{urlencode(query, quote_via=quote)}"
 
 
 def serve_ui(uri: str | None, port: int, study: str | None = None) -> int:
@@ -158,17 +147,17 @@ def _latest_in(uri: str | None) -> TrackedPage | None:
 
 def _show(server: str, page: TrackedPage | None) -> None:
     """Print the address of a study's page, or of the list of experiments, and open it in the browser."""
-    url = f"{server}/#/experiments?{urlencode(VIEW)}"
+    url = f"{server}/#/experiments?{urlencode(PAGE)}"
     try:
-        experiment_id = find_experiment(server, page.experiment) if page else None
+        experiment = find_experiment(server, page.experiment) if page else None
     except StudyError as error:
         print(error, file=sys.stderr)
         return
-    if page and experiment_id is None:
+    if page and experiment is None:
         sends = f"scalestudy ui {shell_quote(page.folder)} --sync"
         print(f"MLflow has nothing of {page.study_id}; to send it: {sends}", flush=True)
-    elif page and experiment_id:
-        url = page.url(server, experiment_id)
+    elif page and experiment:
+        url = page.url(server, experiment)
         print(f"{page.study_id}: {url}", flush=True)
     else:
         print(f"experiments: {url}", flush=True)

@@ -3,7 +3,8 @@
 The experiment has the study's name. The study's run carries the answer as metrics, parameters and its note, and the
 report as an artifact. A trial's run carries the spec's parameters, and one point an epoch for each metric; a failed
 trial's run carries its traceback. All runs have the data set as their input, and name who ran them and from what.
-`run_content` makes all that. The journal is enough: any process can later write from it what MLflow missed.
+`run_content` makes all that. The experiment has a view that lists the study's cells (`runs_view`). The journal is
+enough: any process can later write from it what MLflow missed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby, takewhile
@@ -20,7 +22,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.analysis.measures.parts import SUMMARY_VERSION, present
+from scalestudy.experiments.analysis.text.sentences import ranked_cells
 from scalestudy.experiments.plan.plan import TrialPlan
+from scalestudy.experiments.spec.search_space import cell_key
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.mlflow_filters import STUDY_ID, study_filter
@@ -54,13 +59,14 @@ from scalestudy.orchestration.tracking.run_content import (
     trial_params,
     trial_tags,
 )
+from scalestudy.orchestration.tracking.runs_view import CELL, cell_text, view_of, view_tag
 from scalestudy.orchestration.tracking.sending import NoRunError, Sender
 from scalestudy.orchestration.tracking.server import TrackingAddress
 from scalestudy.orchestration.tracking.writer import Wrote, ignore
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.fingerprint import Fingerprint
 from scalestudy.training.own_code import named_modules
-from scalestudy.training.records import RECOMMENDED, epoch_metrics, utc_text
+from scalestudy.training.records import CELL_PLACE, RECOMMENDED, epoch_metrics, utc_text
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -70,7 +76,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ROLE, TRIAL_ID, STATUS, KIND = (f"scalestudy.{key}" for key in ("role", "trial_id", "status", "kind"))
-CELL = "scalestudy.recommended"
+ANSWER = "scalestudy.recommended"
 NOTE = "mlflow.note.content"
 RUN_STATUS = {"finished": "FINISHED", "at_target": "FINISHED", "stopped": "KILLED", "interrupted": "KILLED"}
 """MLflow's status for ours; every other status is FAILED."""
@@ -215,6 +221,7 @@ class MlflowStore:
         send.log(run, params=flat_params(plain, SECTIONS), known=known.params)  # an extended study adds some
         self._set_running(run)
         self._log_file(run, self._study.folder.spec_file)
+        self._show(at)
 
     def _end_study(self, status: str, wall_seconds: float, answer: StudyAnswer | None, at: str) -> None:
         """Write the answer as metrics, parameters and the run's note, and the report's files as artifacts."""
@@ -224,18 +231,40 @@ class MlflowStore:
             known = self.client.get_run(run).data
             gone = self._figures_gone(run, set(known.metrics) - set(answer.figures), at)
             metrics |= {**gone, **answer.figures}
-            tags[CELL] = short_label(answer.cell) or "none"
+            tags[ANSWER] = short_label(answer.cell) or "none"
             if status == "finished":  # the answer of a study that goes on may change
                 self._sender.log(run, params=answer_params(answer.cell, known.params).items())
-        try:
-            text = note(spec, json.loads(folder.summary_file.read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            text = f"**{spec.description or spec.name}**"
+        text, summary = f"**{spec.description or spec.name}**", {}
+        with suppress(OSError, ValueError):
+            summary = json.loads(folder.summary_file.read_text(encoding="utf-8"))
+            text = note(spec, summary)
         self._sender.log(run, _points(at, 0, metrics), tags={**tags, NOTE: text[:NOTE_LIMIT]})
         for file in (folder.report_file, folder.summary_file, folder.spec_file, folder.trials_file, folder.plan_file):
             if file.exists():
                 self._log_file(run, file)
         self.client.set_terminated(run, RUN_STATUS[status], milliseconds(at))
+        if answer is not None and summary.get("version") == SUMMARY_VERSION:
+            with self._sender.apart("the places of cells"):
+                self._place(summary, at)
+
+    def _place(self, summary: Mapping[str, Any], at: str) -> None:
+        """Give each training's run its cell's place, and the recommended ones a mark; show them in that order."""
+        ranked = [summary["cells"][position]["params"] for position in ranked_cells(summary)]
+        places = {cell_key(cell): place for place, cell in enumerate(ranked, start=1)}
+        recommended = summary["recommendation"]["recommended"]
+        best = recommended["params"] if present(recommended) else None
+        for trial_id, run in self.runs.items():
+            trial = self._study.trials.get(trial_id)
+            if trial and trial.kind == "training" and (place := places.get(cell_key(trial.cell))):
+                points = _points(at, 0, {CELL_PLACE: place})
+                self._sender.log(run, points, tags={CELL: cell_text(trial.cell, best)})
+        self._show(at, [cell_text(cell, best) for cell in ranked])
+
+    def _show(self, at: str, cells: Sequence[str] | None = None) -> None:
+        """Let MLflow's pages show the study as `view_of` says."""
+        with self._sender.apart("the study's view"):
+            view = view_of(self._study.spec, self._study_id, self._study.trials.values(), milliseconds(at), cells)
+            self.client.set_experiment_tag(self.experiment_id, view_tag(self._study_id), view)
 
     def _figures_gone(self, run: str, names: Iterable[str], at: str) -> dict[str, float]:
         """Return NaN for figures of an earlier answer that the present one lacks. MLflow forgets no metric."""
@@ -328,7 +357,8 @@ class MlflowStore:
         trial_id = trial.trial_id
         if trial_id not in self.runs:
             parent = {"mlflow.parentRunId": self._known_run(self._study_id)}
-            tags = {ROLE: "trial", TRIAL_ID: trial_id, KIND: trial.kind, **parent, **self._origin_of_runs()}
+            cell = {CELL: cell_text(trial.cell)} if trial.kind == "training" else {}
+            tags = {ROLE: "trial", TRIAL_ID: trial_id, KIND: trial.kind, **cell, **parent, **self._origin_of_runs()}
             self._make_run(trial_id, mlflow_name(trial.kind, trial.params), at, tags)
             self._bare.add(trial_id)
         run = self.runs[trial_id]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -191,14 +192,24 @@ def check_reachable(address: TrackingAddress) -> None:
         _check_database(address.uri, where)
 
 
-def find_experiment(uri: str, name: str) -> str | None:
-    """Return the id of a server's experiment of that name; None: it has none.
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment of a server."""
+
+    id: str
+    tags: Mapping[str, str]
+
+
+def find_experiment(uri: str, name: str) -> Experiment | None:
+    """Return a server's experiment of that name; None: it has none.
 
     uri: without a login. Raises UnreachableError if the server does not answer.
     """
     answer = _ask(uri, f"tracking.uri: {uri}{through(uri)}", EXPERIMENT_BY_NAME, {"experiment_name": name})
     found = (_json(answer) or {}).get("experiment")
-    return str(found["experiment_id"]) if answer.status_code == 200 and found else None
+    if answer.status_code != 200 or not found:
+        return None
+    return Experiment(str(found["experiment_id"]), {tag["key"]: tag["value"] for tag in found.get("tags", ())})
 
 
 def _check_database_file(database: Path, where: str) -> None:

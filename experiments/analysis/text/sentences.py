@@ -162,20 +162,28 @@ def _row_notes(row: Row) -> list[str]:
 
 
 def best_rows(summary: Summary, count: int) -> list[int]:
-    """Return positions of the best cells, in order: the recommended, the soonest, then by the metric."""
+    """Return positions of the best cells, in the summary's order: all that an answer names, then the first ranked."""
     metric, recommendation = metric_of(summary["study"]), summary["recommendation"]
-    target = recommendation["target"]
     chosen = [recommendation[role] for role in ("recommended", "fastest", "cheapest", metric.choice_key)]
-    recommended = {choice["label"] for choice in chosen if present(choice)}
+    named = {choice["label"] for choice in chosen if present(choice)}
+    best = sorted(ranked_cells(summary), key=lambda position: summary["cells"][position]["label"] not in named)
+    return sorted(best[:count])
+
+
+def ranked_cells(summary: Summary) -> list[int]:
+    """Return positions of all cells, the best first: the recommended, then the soonest, then by the metric."""
+    metric, recommendation = metric_of(summary["study"]), summary["recommendation"]
+    target, recommended = recommendation["target"], recommendation["recommended"]
+    first = recommended["label"] if present(recommended) else None
     seconds = {row["label"]: row["seconds"] for row in summary["time_to_target"] if row["target"] == target}
 
     def rank(position: int) -> tuple[bool, float, float]:
         row = summary["cells"][position]
         reached, value = seconds.get(row["label"]), row[metric.key]
         return (
-            row["label"] not in recommended,
+            row["label"] != first,
             math.inf if reached is None else reached,
             metric.order(value["value"]) if present(value) else math.inf,
         )
 
-    return sorted(sorted(range(len(summary["cells"])), key=rank)[:count])
+    return sorted(range(len(summary["cells"])), key=rank)

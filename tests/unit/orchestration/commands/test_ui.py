@@ -11,7 +11,8 @@ from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.commands import ui
 from scalestudy.orchestration.commands.ui import TrackedPage
-from scalestudy.orchestration.tracking.server import resolve_address, same_address
+from scalestudy.orchestration.tracking.runs_view import view_tag
+from scalestudy.orchestration.tracking.server import Experiment, resolve_address, same_address
 from scalestudy.training.process import Terminated
 from tests.support.ports import free_port
 from tests.support.synthetic_studies import TINY, folder_of
@@ -95,7 +96,7 @@ STUDY = "runs/tiny-20260131T120000Z"
 
 
 def test_a_study_s_address_names_the_view_the_experiment_and_the_study(place):
-    url = TrackedPage.of(STUDY).url("http://127.0.0.1:5000", "7")
+    url = TrackedPage.of(STUDY).url("http://127.0.0.1:5000", Experiment("7", {}))
     page, _, query = url.partition("?")
     assert page == "http://127.0.0.1:5000/#/experiments/7/runs"
     assert parse_qs(query) == {
@@ -107,11 +108,19 @@ def test_a_study_s_address_names_the_view_the_experiment_and_the_study(place):
     assert not set(url) & set(" `'\"")
 
 
+def test_the_address_of_a_study_that_has_a_view_in_mlflow_names_it_alone(place):
+    """MLflow opens no view whose address has a filter or an order."""
+    tag = view_tag("tiny-20260131T120000Z")
+    url = TrackedPage.of(STUDY).url("http://h:1", Experiment("7", {tag: "{}", view_tag("another"): "{}"}))
+    key = tag.removeprefix("mlflow.sharedViewState.")
+    assert parse_qs(url.partition("?")[2]) == {"workflowType": ["machine_learning"], "viewStateShareKey": [key]}
+
+
 @pytest.mark.parametrize(("metric", "mode", "ascending"), [("mse", "min", "true"), ("accuracy", "max", "false")])
 def test_without_a_target_the_best_run_comes_first(place, metric, mode, ascending):
     text = TINY.replace("data: digits", f"data: digits, metric: {metric}, metric_mode: {mode}")
     folder_of(place / "runs" / "error", text.replace("[0.8]", "[]"))
-    query = parse_qs(TrackedPage.of("runs/error").url("http://h:1", "7").partition("?")[2])
+    query = parse_qs(TrackedPage.of("runs/error").url("http://h:1", Experiment("7", {})).partition("?")[2])
     assert (query["orderByKey"], query["orderByAsc"]) == ([f"metrics.`best_test_{metric}`"], [ascending])
 
 
@@ -143,7 +152,11 @@ def test_of_a_named_store_the_latest_study_is_shown_if_it_is_there(place):
 @pytest.mark.parametrize(
     ("experiment", "words", "address"),
     [
-        ("7", "tiny-20260131T120000Z: http://h:1/#/experiments/7/runs?workflowType=machine_learning&", "experiments/7"),
+        (
+            Experiment("7", {}),
+            "tiny-20260131T120000Z: http://h:1/#/experiments/7/runs?workflowType=machine_learning&",
+            "experiments/7",
+        ),
         (
             None,
             f"MLflow has nothing of tiny-20260131T120000Z; to send it: scalestudy ui {STUDY} --sync",
@@ -172,7 +185,7 @@ def test_a_server_that_does_not_answer_is_told_in_a_line(place, opened, monkeypa
 
 def test_a_store_that_is_a_server_has_pages_of_its_own(place, opened, monkeypatch, capsys):
     monkeypatch.setattr(ui, "check_reachable", lambda address: None)
-    monkeypatch.setattr(ui, "find_experiment", lambda server, name: "7")
+    monkeypatch.setattr(ui, "find_experiment", lambda server, name: Experiment("7", {}))
     monkeypatch.setattr(ui.subprocess, "Popen", lambda *_, **__: pytest.fail("nothing is to be served"))
     assert ui.serve_ui("http://ann:s3cr3t@h:5000/", 5999, STUDY) == 0
     (url,) = opened

@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,17 +28,19 @@ from scalestudy.orchestration.tracking.mlflow_store import (
     TrackedStudy,
     milliseconds,
 )
-from scalestudy.orchestration.tracking.run_content import DataSet, note, origin_tags
+from scalestudy.orchestration.tracking.run_content import DataSet, answer_of, note, origin_tags
+from scalestudy.orchestration.tracking.runs_view import CELL, cell_text, view_tag
 from scalestudy.orchestration.tracking.sending import POINTS_A_REQUEST
 from scalestudy.orchestration.tracking.server import check_reachable, resolve_address
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter, catch_up
 from scalestudy.training.fingerprint import Fingerprint
-from scalestudy.training.records import EpochRecord, epoch_metrics, find_metric
+from scalestudy.training.records import CELL_PLACE, EpochRecord, epoch_metrics, find_metric
 from tests.support.faulty_proxy import faulty_proxy
 from tests.support.recordings import SPEC, Kept, entries_of, numbered, plain_of, whole, with_keys
-from tests.support.synthetic_studies import study_of, summary_of
+from tests.support.synthetic_studies import TINY, study_of, summary_of
 
 STUDY_ID = "tiny-20260131"
+SEEDS = TINY.replace("learning_rate: [0.1, 0.2]", "learning_rate: [0.2], seed: [0, 1]")
 
 
 @pytest.fixture(scope="module")
@@ -216,6 +219,48 @@ def test_studies_of_one_experiment_do_not_share_runs(store, address, told, tmp_p
     other.write(entries)
     assert runs_of(other)[1] == 4
     assert other.runs[record["trial_id"]] != store.runs[record["trial_id"]]
+
+
+def test_a_study_s_cells_are_listed_in_its_order_with_the_recommended_one_marked(address, tmp_path, request):
+    study, trials = tracked(tmp_path, request.node.name, text=SEEDS)
+    store = MlflowStore(address, study)
+    summary = summary_of(SEEDS)
+    study.folder.write_json(study.folder.summary_file, summary)
+    entries = entries_of(trials, answer=answer_of(summary).to_plain())
+    recommended = cell_text(summary["recommendation"]["recommended"]["params"])
+
+    def listed():
+        """By place: the cell of each run, and the number of its runs. And the state of the view."""
+        runs = store.client.search_runs([store.experiment_id], order_by=["metrics.cell_place ASC"])
+        found = Counter((run.data.metrics.get(CELL_PLACE), run.data.tags.get(CELL)) for run in runs)
+        tags = store.client.get_experiment(store.experiment_id).tags
+        return found, json.loads(json.loads(tags[view_tag(STUDY_ID)])["state"])
+
+    store.write(entries[:-1])
+    cells = {cell_text(study.trials[trial["trial_id"]].cell) for trial in trials}
+    found, running = listed()
+    assert found == {(None, None): 1, **{(None, cell): 2 for cell in cells}}
+    assert running["orderByKey"] == "metrics.`at_0.8_seconds`"
+    store.write(entries)
+    found, ended = listed()
+    assert next(iter(found)) == (1.0, f"★ {recommended}")
+    assert found == {(None, None): 1, **{key: 2 for key in found if key[0]}}
+    assert [place for place, _ in found if place] == [1.0, 2.0]
+    assert ended["orderByKey"] == "metrics.`cell_place`"
+    assert list(ended["groupsExpanded"]) == [f"tag.{CELL}.{cell}" for place, cell in found if place]
+    MlflowStore(address, study).write(entries)  # another process: nothing in memory
+    assert listed() == (found, ended)
+    trial = next(run for run in store.client.search_runs([store.experiment_id]) if CELL_PLACE in run.data.metrics)
+    assert len(history(store, trial, CELL_PLACE)) == 1
+
+    other = next(row for row in summary["cells"] if cell_text(row["params"]) != recommended)
+    chosen = {**summary["recommendation"]["recommended"], "label": other["label"], "params": other["params"]}
+    summary["recommendation"]["recommended"] = chosen
+    study.folder.write_json(study.folder.summary_file, summary)
+    store.write([replace(entries[-1], at=entries[-1].at + 60)])
+    found, _ = listed()
+    marked = [cell for _, cell in found if cell and cell.startswith("★")]
+    assert marked == [f"★ {cell_text(other['params'])}"] == [next(iter(found))[1]], "an extended study's last answer"
 
 
 def test_a_description_as_long_as_a_page_is_cut(address, tmp_path, request):

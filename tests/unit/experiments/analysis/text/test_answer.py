@@ -13,6 +13,7 @@ from scalestudy.experiments.analysis.measures.units import (
     range_text,
 )
 from scalestudy.experiments.analysis.text.answer import answer, headline, verdict_words
+from scalestudy.experiments.analysis.text.sentences import ranked_cells
 from tests.support.rich_study import PARTS, estimate, rich_summary, unidentified
 
 NOTE_LIMIT = 8_000
@@ -81,6 +82,23 @@ def test_what_is_recommended_is_among_the_best_however_late_it_is():
     wanted = {summary["recommendation"][role]["label"] for role in roles}
     labels = [summary["cells"][place]["label"] for place in best_rows(summary, len(wanted))]
     assert set(labels) == wanted
+
+
+def test_cells_are_in_order_the_recommended_before_the_fastest_and_the_rest_by_time():
+    summary = rich_summary()
+    answer = summary["recommendation"]
+    soonest = answer["fastest"]["label"]
+    other = next(
+        row for row in summary["time_to_target"] if row["target"] == answer["target"] and row["label"] != soonest
+    )
+    answer["recommended"] = {**answer["recommended"], "label": other["label"]}
+    places = ranked_cells(summary)
+    assert sorted(places) == list(range(len(summary["cells"])))
+    first, second, *others = (summary["cells"][place]["label"] for place in places)
+    assert (first, second) == (other["label"], soonest)
+    seconds = {row["label"]: row["seconds"] for row in summary["time_to_target"] if row["target"] == answer["target"]}
+    times = [seconds[label] or float("inf") for label in others]
+    assert times == sorted(times)
 
 
 def test_estimates_in_words():

@@ -20,6 +20,7 @@ from scalestudy.experiments.study.mlflow_filters import study_filter
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedStudy
 from scalestudy.orchestration.tracking.run_content import answer_of
+from scalestudy.orchestration.tracking.runs_view import CELL, cell_text, view_tag
 from scalestudy.orchestration.tracking.server import resolve_address
 from tests.support.browser import chromium, look
 from tests.support.groups import wait_until
@@ -79,8 +80,9 @@ def ui(study, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def other_study(study, tmp_path_factory):
-    """Another study of the same experiment, told by its journal; its own run."""
-    spec, plan, trials = study_of(TINY.replace("targets:", "tracking: {experiment: small}\ntargets:"))
+    """Another study of the same experiment with two seeds a cell, told by its journal; its own run."""
+    text = TINY.replace("targets:", "tracking: {experiment: small}\ntargets:")
+    spec, plan, trials = study_of(text.replace("[0.1, 0.2]", "[0.1, 0.2], seed: [0, 1]"))
     folder = StudyFolder(tmp_path_factory.mktemp("other") / "tiny-1")
     folder.create()
     folder.write_plan(plan, "tiny-1", spec.to_yaml())
@@ -88,8 +90,9 @@ def other_study(study, tmp_path_factory):
         spec=spec, folder=folder, trials=plan.by_id(), config_of=lambda trial: train_config(trial, ".")
     )
     store = MlflowStore(resolve_address(f"sqlite:///{study / 'mlflow.db'}"), tracked)
-    answer = answer_of(summarise(spec, plan, trials)).to_plain()
-    store.write(entries_of([whole(trial) for trial in trials], answer=answer))
+    summary = summarise(spec, plan, trials)
+    folder.write_json(folder.summary_file, summary)
+    store.write(entries_of([whole(trial) for trial in trials], answer=answer_of(summary).to_plain()))
     return store.client.get_run(store.runs["tiny-1"])
 
 
@@ -122,18 +125,52 @@ def runs_of(study, role):
     return experiment, client.search_runs([experiment], f"tags.`scalestudy.role` = '{role}' and {of_study}")
 
 
-def test_the_study_s_own_address_is_printed_and_opened_with_its_runs(browser, study, ui, other_study):
-    """In a fresh browser, which would show MLflow's pages for language models."""
+def table(browser):
+    """The heads of the list's columns, and the lines of its first row, among them those of its buttons."""
+    heads = browser.find_elements(By.CSS_SELECTOR, ".ag-header-cell")
+    first = browser.find_elements(By.CSS_SELECTOR, "[role=row][row-index='0']")
+    return [head.text for head in heads], [line for part in first for line in part.text.splitlines()]
+
+
+def test_the_study_s_own_address_is_printed_and_opened_at_its_recommended_cell(browser, study, ui, other_study):
+    """In a fresh browser, which would show MLflow's pages for language models, and no column with a figure."""
     assert [line for line in ui.printed if line.endswith(ui.opened)], ui.printed
     names = ("w1 b64 lr.1 s0", "w1 b64 lr.2 s0", "w2 b64 lr.1 s0", "w2 b64 lr.2 s0")
-    look(browser, ui.opened, "mlflow-study", "5 matching runs", "Sort: at_0.6_seconds", *names)
+    look(browser, ui.opened, "mlflow-study", "5 matching runs", "Sort: cell_place", *names, width=1920)
     assert "workflowType=machine_learning" in browser.current_url
     body = browser.find_element(By.TAG_NAME, "body").text
     assert "Evaluation runs" not in body, "of the view for language models"
     assert "tiny-1" not in body
-    _, trials = runs_of(study, "trial")
-    soonest = min(trials, key=lambda run: run.data.metrics.get("at_0.6_seconds", float("inf")))
-    assert min(names, key=body.index) == soonest.info.run_name
+    summary = json.loads(StudyFolder(study / "out").summary_file.read_text(encoding="utf-8"))
+    recommended = summary["recommendation"]["recommended"]
+    heads, first = table(browser)
+    assert {"scalestudy.cell", "at_0.6_seconds", "best_test_accuracy", "num_gpus", "learning_rate"} <= set(heads)
+    assert "batch_size" not in heads, "it is the same in all cells"
+    cell = cell_text(recommended["params"])
+    assert {f"{cell} s0", f"★ {cell}"} <= set(first)
+    assert body.count("★") == 1
+
+
+def test_cells_of_several_seeds_are_a_row_each_with_their_trials_folded_below(browser, ui, other_study):
+    client = MlflowClient(tracking_uri=ui.server)
+    experiment = client.get_experiment(other_study.info.experiment_id)
+    key = view_tag("tiny-1").removeprefix("mlflow.sharedViewState.")
+    runs = f"{ui.server}/#/experiments/{experiment.experiment_id}/runs"
+    page = f"{runs}?workflowType=machine_learning&viewStateShareKey={key}"
+    recommended = f"★ {other_study.data.tags['scalestudy.recommended']}"
+    browser.get("about:blank")
+    look(browser, page, "mlflow-cells", "9 matching runs", f"Group: {recommended}", width=1920)
+    heads, first = table(browser)
+    assert {"at_0.8_seconds", "best_test_accuracy", "num_gpus", "learning_rate"} <= set(heads)
+    assert {f"Group: {recommended}", "2"} <= set(first)
+    body = browser.find_element(By.TAG_NAME, "body").text
+    assert body.count("Group: ") == 4
+    assert f"{other_study.data.tags['scalestudy.recommended']} s0" not in body
+    clause = f"{study_filter('tiny-1')} and tags.`{CELL}` = '{recommended}'"
+    times = [run.data.metrics["at_0.8_seconds"] for run in client.search_runs([experiment.experiment_id], clause)]
+    mean = f"{sum(times) / len(times):.6f}"[:-1]
+    assert len(times) == 2
+    assert [line for line in first if line.startswith(mean)], first
 
 
 def test_the_parent_run_s_page_shows_the_answer(browser, study, ui):

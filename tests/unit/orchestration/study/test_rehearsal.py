@@ -242,6 +242,7 @@ def test_a_rehearsal_that_takes_too_long_is_left_out(tmp_path):
     assert found.words().startswith("rehearsal: no step was made; batch=32 left out")
 
 
+@pytest.mark.slow
 def test_the_whole_way_in_a_process_of_its_own(tmp_path, monkeypatch):
     """A good model, then one that takes too much memory, then a wrong one, which names its arguments.
 
@@ -274,6 +275,7 @@ sweep: {num_gpus: [1, 2], batch_size: [16, 64]}
 """
 
 
+@pytest.mark.slow
 def test_the_cells_that_a_factorised_study_times_are_looked_at(tmp_path):
     """The trainings of one worker have a last batch of 17 examples; sixteen workers have two or one of these."""
     alone = SMALL.replace("[1, 2], batch_size: [16, 64]", "[1], batch_size: [120]")
@@ -289,6 +291,7 @@ def rehearse_all(text, tmp_path):
     return rehearse_study(spec, plan, corner_trials(spec) if plan.to_suggest else plan.trials, tmp_path)
 
 
+@pytest.mark.slow
 def test_what_a_search_may_draw_is_a_line_and_no_refusal(tmp_path):
     """Batches of 64 leave one of 257 examples; random points are known, and none of these does."""
     text = SMALL.replace("[1, 2], batch_size: [16, 64]", "[1], batch_size: {uniform: [60, 70]}")

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,7 +125,7 @@ def judge_runs(
         analysis = Analysis(study.spec, study.plan, study.lines)
         facts += [edge for edge in [_edge(study, analysis, target)] if edge]
         suspicions = suspicions_of(study.runs, facts, apart=study.apart, evaluation=columns.evaluation)
-        unfair = [asdict(each) for each in (*facts, *suspicions)]
+        unfair = [each.to_dict() for each in (*facts, *suspicions)]
     study_id = new_study_id(study.spec)
     folder = new_folder(study.spec, study_id, request.out)
     made = not folder.path.exists()
@@ -199,20 +199,19 @@ def _columns(recorded: Sequence[Recorded], metric: str, request: Request, ask: A
     if not recorded:
         raise RequestError(f"SOURCE: {', '.join(map(_named, request.sources))}: has no runs", "name one that has some")
     columns, questions = take_columns(recorded, metric, mode, said)
+    fault = ""
     while questions:
         if ask is None:
             raise _refusal(questions)
-        question = questions[0]
-        while True:
-            try:
-                mode, said = _answered(ask(question), mode, said)
-                columns, questions = take_columns(recorded, metric, mode, said)
-            except EOFError:
-                raise _refusal(questions) from None
-            except InputError as error:
-                question = replace(question, words=str(error))
-            else:
-                break
+        try:
+            answered = _answered(ask(replace(questions[0], words=fault or questions[0].words)), mode, said)
+            columns, questions = take_columns(recorded, metric, *answered)
+        except EOFError:
+            raise _refusal(questions) from None
+        except InputError as error:
+            fault = str(error)
+        else:
+            (mode, said), fault = answered, ""
     return columns
 
 

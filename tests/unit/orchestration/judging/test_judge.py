@@ -152,6 +152,36 @@ def test_questions_are_asked_until_nothing_is_ambiguous(here, world):
     assert done.summary["judged"]["columns"][2]["name"] == "batch"
 
 
+def test_a_wrong_answer_leaves_nothing_behind(here):
+    rows = [
+        {
+            "run": seed,
+            "global_batch_size": 64,
+            "lr": 0.1,
+            "seed": seed,
+            "steps": 9,
+            "train_time": 5 + seed,
+            "val_acc": 0.9,
+        }
+        for seed in range(3)
+    ]
+    told, asked = iter(["--column num_gpus=gpu", "--set num_gpus=2"]), []
+
+    def ask(question):
+        asked.append(question.words)
+        return next(told)
+
+    said = Said().with_given(["stop=target"])
+    request = Request(sources=[write_csv(here / "runs.csv", rows)], target="val_acc=0.8", said=said)
+    done = judge_runs(request, ask)
+    assert asked == [
+        "num_gpus (workers that train a run together): no column says it",
+        "--column: gpu: no run has this column; "
+        "the columns are run, global_batch_size, lr, seed, steps, train_time, val_acc",
+    ]
+    assert done.trials["num_gpus"].tolist() == [2, 2, 2]
+
+
 def test_a_frame_is_judged_from_python(here, world):
     frame = pd.DataFrame(world_rows(world))
     frame["val/acc"] = frame["val/acc"].astype(float)

@@ -6,15 +6,15 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations, pairwise
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.judging.runs import Evaluation, Run
 from scalestudy.experiments.spec.reaching import IN_A_ROW, Mode, arrival, meets
 
-Kind = Literal[
+Fact = Literal[
     "rate_edge",
     "one_seed",
     "no_seed",
@@ -30,12 +30,10 @@ Kind = Literal[
     "running",
     "twice_a_step",
     "duplicates",
-    "start_up",
-    "evaluation",
-    "slowed",
-    "speeds",
 ]
-"""What is unfair. The last four can't be known for certain: they are suspicions."""
+"""What is unfair for certain."""
+Suspicion = Literal["start_up", "evaluation", "slowed", "speeds"]
+"""What is likely unfair, and can't be known (`suspicions`)."""
 EDGE_CHANCE = 0.5
 """From this chance on that the best rate is the lowest or the highest tried, it is told."""
 OTHER_BUDGET = 1.05
@@ -76,12 +74,20 @@ class Difference:
 class Finding:
     """Something unfair, with the names of the runs that it concerns."""
 
-    kind: Kind
-    certainty: Literal["fact", "suspicion"] = "fact"
+    kind: Fact | Suspicion
     words: str
     runs: tuple[str, ...]
     table: tuple[Difference, ...] = ()
     """Of the kind `settings` alone."""
+
+    @property
+    def certainty(self) -> Literal["fact", "suspicion"]:
+        """Whether it is known for certain."""
+        return "suspicion" if self.kind in get_args(Suspicion) else "fact"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its entry in judged.json."""
+        return {**asdict(self), "certainty": self.certainty}
 
 
 def facts_of(runs: Sequence[Run], target: float, mode: Mode) -> list[Finding]:
@@ -90,7 +96,7 @@ def facts_of(runs: Sequence[Run], target: float, mode: Mode) -> list[Finding]:
     again = {place for places in repeated for place in places[1:]}
     distinct = [run for place, run in enumerate(runs) if place not in again]
     compared = [run for run in distinct if run.evaluations]
-    ways: dict[Kind, str] = {
+    ways: dict[Fact, str] = {
         "failed": "Failed",
         "cut": "Ended before the last evaluation, such as for being behind",
         "running": "Without an end: still running when it was read, or killed",
@@ -135,17 +141,13 @@ def edge_fact(runs: Sequence[Run], batch_size: int, learning_rate: float, chance
 
 
 def finding(
-    kind: Kind,
-    words: str,
-    runs: Sequence[Run],
-    table: tuple[Difference, ...] = (),
-    certainty: Literal["fact", "suspicion"] = "fact",
+    kind: Fact | Suspicion, words: str, runs: Sequence[Run], table: tuple[Difference, ...] = ()
 ) -> Finding | None:
     """Return a finding in words, with its runs after them; None: no run has it."""
     if not runs:
         return None
     names = tuple(run.name for run in runs)
-    return Finding(kind=kind, certainty=certainty, words=f"{words}: {_listed(names)}.", runs=names, table=table)
+    return Finding(kind=kind, words=f"{words}: {_listed(names)}.", runs=names, table=table)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -281,7 +283,7 @@ def _follows(values: Sequence[Any], runs: Sequence[Run]) -> bool:
 
 def _mixed(
     runs: Sequence[Run],
-    kind: Kind,
+    kind: Fact,
     words: str,
     named: Callable[[Run], str | None],
     may_be_one: Callable[[str, str], bool],

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special  # `scipy.stats` has the same distributions, and takes half a second to import
 
-from scalestudy.experiments.judging.facts import OTHER_BUDGET, ROUNDING_SECONDS, Finding, Kind, finding, span_of
+from scalestudy.experiments.judging.facts import OTHER_BUDGET, ROUNDING_SECONDS, Finding, finding, span_of
 from scalestudy.experiments.judging.reading import settings_of
 from scalestudy.experiments.judging.runs import Run
 
@@ -191,7 +191,7 @@ def _start_up(paces: Sequence[_Pace]) -> _Test | None:
         return _Test(p=p, told=None)
     seconds = statistics.median(extra[place] for place in those)
     words = f"Start-up may be counted in the time: some {_seconds(seconds)}, {share:.0%} of it"
-    return _Test(p=p, told=_suspicion("start_up", words, [paces[place].run for place in those]))
+    return _Test(p=p, told=finding("start_up", words, [paces[place].run for place in those]))
 
 
 def _evaluation(paces: Sequence[_Pace]) -> _Test | None:
@@ -226,7 +226,7 @@ def _evaluation(paces: Sequence[_Pace]) -> _Test | None:
     words = (
         f"Evaluation may be counted in the time: some {_seconds(seconds)} each, {share:.0%} of it; evaluated more often"
     )
-    return _Test(p=p, told=_suspicion("evaluation", words, often))
+    return _Test(p=p, told=finding("evaluation", words, often))
 
 
 def _overlapped(
@@ -283,7 +283,7 @@ def _slowed(overlapped: Sequence[tuple[Hashable, _Pace, bool]]) -> _Test | None:
         return _Test(p=p, told=None)
     ratio = math.exp(log_ratio)
     words = f"Runs may be slowed by others at the same time: a step takes {ratio:.2f}× as long as in lone runs"
-    return _Test(p=p, told=_suspicion("slowed", words, beside))
+    return _Test(p=p, told=finding("slowed", words, beside))
 
 
 def _speeds(strata: Sequence[Sequence[_Pace]]) -> _Test | None:
@@ -316,7 +316,7 @@ def _speeds(strata: Sequence[Sequence[_Pace]]) -> _Test | None:
     words = (
         f"Unnamed machines may be mixed: runs of the same workers and batch have two speeds, {ratio:.2f}× apart; slower"
     )
-    return _Test(p=p, told=_suspicion("speeds", words, [pace.run for slower, _ in far for pace in slower]))
+    return _Test(p=p, told=finding("speeds", words, [pace.run for slower, _ in far for pace in slower]))
 
 
 @dataclass(frozen=True)
@@ -365,10 +365,6 @@ def _chance_of(value: float, error: float, freedom: int) -> float:
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
-
-
-def _suspicion(kind: Kind, words: str, runs: Sequence[Run]) -> Finding | None:
-    return finding(kind, words, runs, certainty="suspicion")
 
 
 def _seconds(seconds: float) -> str:

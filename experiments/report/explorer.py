@@ -14,7 +14,7 @@ from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.answers.recommendation import ROLES
 from scalestudy.experiments.analysis.measures.cells import Cell
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from scalestudy.experiments.analysis.measures.parts import Figure, Summary, finite, present
+from scalestudy.experiments.analysis.measures.parts import NO_INTERVAL, Figure, Summary, finite, present
 from scalestudy.experiments.analysis.measures.units import metric_of, other_parameters, period_of, rates_of
 from scalestudy.experiments.analysis.measures.usable import COUNTED, test_values
 from scalestudy.experiments.analysis.text.answer import chosen_lines
@@ -173,12 +173,12 @@ def _answer(analysis: Analysis, target: float, place: Mapping[str, int]) -> dict
     times, found = analysis.times(target), {**analysis.recommendation, "missed_targets": []}
     if found["target"] != target:
         found = analysis.recommend(accuracy=target)
-    intervals = [row["interval"] or {} for row in times.rows]
+    intervals = [row["interval"] or NO_INTERVAL for row in times.rows]
     return {
         "target": target,
         "seconds": [brief(row["seconds"]) for row in times.rows],
-        "low": [brief(interval.get("low")) for interval in intervals],
-        "high": [brief(interval.get("high")) for interval in intervals],
+        "low": [brief(interval["low"]) for interval in intervals],
+        "high": [brief(interval["high"]) for interval in intervals],
         "reached": [row["reached"] for row in times.rows],
         "met_last": [row["met_last"] for row in times.rows],
         "seeds": [row["n_seeds"] for row in times.rows],

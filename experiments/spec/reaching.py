@@ -20,10 +20,9 @@ def arrival(values: Sequence[float], target: float, mode: Mode) -> int | None:
 
     values: one for each evaluation, in order.
     """
-    all_met = [value >= target for value in values] if mode == "max" else [value <= target for value in values]
     met = 0
-    for place, is_met in enumerate(all_met):
-        met = met + 1 if is_met else 0
+    for place, value in enumerate(values):
+        met = met + 1 if meets(value, target, mode) else 0
         if met == IN_A_ROW:
             return place - IN_A_ROW + 1
     return None

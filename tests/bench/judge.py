@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from scalestudy.experiments.judging.facts import Kind
+from scalestudy.experiments.judging.facts import Suspicion
 from tests.bench.held_out import held_out_seed
 from tests.support.judging import share
 from tests.support.suspicious_worlds import THRESHOLDS, suspected
@@ -29,7 +29,7 @@ HEADER = ["unfair", "noise", "worlds", "any suspicion", "found", "another beside
 
 def judge(folder: Path, *, small: bool = False) -> Rows:
     """A row for fair runs, and one for each thing that may be unfair."""
-    kinds: tuple[Kind | None, ...] = (None, *THRESHOLDS)
+    kinds: tuple[Suspicion | None, ...] = (None, *THRESHOLDS)
     seed = held_out_seed("judge")
     with ProcessPoolExecutor(os.cpu_count()) as processes:
         found = {}
@@ -41,7 +41,7 @@ def judge(folder: Path, *, small: bool = False) -> Rows:
         return [_row(kind, list(itertools.chain.from_iterable(each))) for kind, each in found.items()]
 
 
-def _row(kind: Kind | None, found: list[set[str]]) -> list[str]:
+def _row(kind: Suspicion | None, found: list[set[str]]) -> list[str]:
     return [
         kind or "nothing",
         "5 to 20%" if kind is None else "10%",

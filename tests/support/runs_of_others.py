@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalestudy.experiments.judging.columns import Columns, Mode, Question, Said, take_columns
 from scalestudy.experiments.judging.runs import Recorded
+from tests.support.world_sources import trainings
 
 if TYPE_CHECKING:
     from tests.support.worlds import World
@@ -57,25 +57,18 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 def world_rows(world: World) -> list[dict[str, Any]]:
     """A world's trainings as rows of a long table."""
-    rows = []
-    for number, line in enumerate(world.trials()):
-        params = line["params"]
-        sums = [
-            list(itertools.accumulate(epoch[key] for epoch in line["epochs"])) for key in ("steps", "train_seconds")
-        ]
-        for epoch, steps, seconds in zip(line["epochs"], *sums, strict=True):
-            value = epoch["test_accuracy"]
-            rows.append(
-                {
-                    "run": f"run-{number}",
-                    "GPUs": params["num_gpus"],
-                    "global batch size": params["batch_size"],
-                    "config/lr": params["learning_rate"],
-                    "Seed": params["seed"],
-                    "epoch": epoch["epoch"],
-                    "global_step": steps,
-                    "train_time": repr(seconds),
-                    "val/acc": "nan" if value is None else repr(value),
-                }
-            )
-    return rows
+    return [
+        {
+            "run": f"run-{number}",
+            "GPUs": training.params["num_gpus"],
+            "global batch size": training.params["batch_size"],
+            "config/lr": training.params["learning_rate"],
+            "Seed": training.params["seed"],
+            "epoch": row.epoch,
+            "global_step": row.steps,
+            "train_time": repr(row.seconds),
+            "val/acc": repr(row.accuracy),
+        }
+        for number, training in enumerate(trainings(world))
+        for row in training.rows
+    ]

@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
+from scipy.optimize import brentq
 
 from scalestudy.experiments.judging import suspicions
-from scalestudy.experiments.judging.facts import Kind
+from scalestudy.experiments.judging.facts import Suspicion
 from scalestudy.experiments.judging.runs import Evaluation, Run
 from scalestudy.experiments.judging.suspicions import suspicions_of
 from tests.support.step_worlds import between
 from tests.support.worlds import World
 
-THRESHOLDS: Mapping[Kind, float] = {
+THRESHOLDS: Mapping[Suspicion, float] = {
     "start_up": suspicions.COUNTED_SHARE,
     "evaluation": suspicions.COUNTED_SHARE,
     "slowed": suspicions.SLOWED_RATIO - 1,
@@ -55,7 +56,7 @@ def world_drawn(generator: np.random.Generator, noise: float) -> World:
             return world
 
 
-def runs_drawn(generator: np.random.Generator, noise: float, kind: Kind | None, times: float = 2.0) -> list[Run]:
+def runs_drawn(generator: np.random.Generator, noise: float, kind: Suspicion | None, times: float = 2.0) -> list[Run]:
     """The runs of a world. kind: what is at so many times its threshold; None: nothing is unfair."""
     timed = _timed(world_drawn(generator, noise), generator, several=kind == "evaluation" or generator.random() < 0.5)
     size = times * THRESHOLDS[kind] if kind else 0.0
@@ -78,7 +79,7 @@ def runs_drawn(generator: np.random.Generator, noise: float, kind: Kind | None, 
 
 
 def suspected(
-    kind: Kind | None, draws: Iterable[int], *, noises: tuple[float, float], seed: int, times: float = 2.0
+    kind: Suspicion | None, draws: Iterable[int], *, noises: tuple[float, float], seed: int, times: float = 2.0
 ) -> list[set[str]]:
     """What is suspected in each of these worlds. noises: between runs, from and to. kind, times: as in `runs_drawn`."""
     found = []
@@ -151,11 +152,8 @@ def _share(timed: Sequence[_Timed], more: Callable[[_Timed], float]) -> float:
 
 def _solved(share: Callable[[float], float], wanted: float) -> float:
     """The seconds at which a growing share is the wanted one."""
-    low, high = 1e-9, 1e9
-    for _ in range(100):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if share(middle) < wanted else (low, middle)
-    return low
+    log_seconds: float = brentq(lambda logarithm: share(math.exp(logarithm)) - wanted, math.log(1e-9), math.log(1e9))
+    return math.exp(log_seconds)
 
 
 def _run(number: int, timed: _Timed, start: float | None, start_up: float, evaluating: float) -> Run:

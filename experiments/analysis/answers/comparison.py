@@ -8,7 +8,7 @@ from typing import Any, Literal
 from scalestudy.experiments.analysis.laws.estimate import LEVEL
 from scalestudy.experiments.analysis.measures.cells import key_of
 from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS
-from scalestudy.experiments.analysis.measures.parts import NOTHING, Figure, Summary, missing, present
+from scalestudy.experiments.analysis.measures.parts import NO_INTERVAL, NOTHING, Figure, Summary, missing, present
 from scalestudy.experiments.analysis.measures.step_timings import DOUBTFUL
 from scalestudy.experiments.analysis.measures.units import FLAGGED, metric_of, period_of, three_digits
 from scalestudy.experiments.plan.plan import label
@@ -102,7 +102,7 @@ def _time_figure(row: Mapping[str, Any]) -> Figure:
     """Return seconds to a target as a figure. A null end of its interval is infinite, or not known."""
     if row["seconds"] is None:
         return missing(row["why"])
-    interval = row["interval"] or {"low": None, "high": None}
+    interval = row["interval"] or NO_INTERVAL
     return {"value": row["seconds"], "low": interval["low"], "high": interval["high"], "n": row["n_seeds"]}
 
 

@@ -26,7 +26,7 @@ from scalestudy.experiments.analysis.answers.throughput import part_of_combinati
 from scalestudy.experiments.analysis.laws.estimate import ENDS
 from scalestudy.experiments.analysis.laws.step_figures import MEASURE
 from scalestudy.experiments.analysis.measures.cells import combination_of
-from scalestudy.experiments.analysis.measures.parts import Figure, identified, missing, present
+from scalestudy.experiments.analysis.measures.parts import NO_INTERVAL, Figure, identified, missing, present
 from scalestudy.experiments.analysis.measures.targets import cost_of
 from scalestudy.experiments.analysis.measures.units import plural, three_digits
 
@@ -286,7 +286,7 @@ class _Predicting:
 
     def _tried_row(self, option: Option) -> Figure:
         """Return the row of a cell that was tried: what the table of times has."""
-        params, interval = option["params"], option["interval"] or {"low": None, "high": None}
+        params, interval = option["params"], option["interval"] or NO_INTERVAL
         count, batch_size = params["num_gpus"], params["batch_size"]
         return {
             "num_gpus": count,

@@ -153,15 +153,13 @@ class Cell(WithParams):
 
     def curve(self, trial: Trial) -> list[tuple[float, float]]:
         """Return `usable.curve` of one of its trials, in the cell's own time; empty if that can't be known."""
-        if trial.trial_id not in self._curves:
-            known = curve(trial, self.metric, self._epoch_seconds(trial)) if self.is_timed else []
-            self._curves[trial.trial_id] = known
-        return self._curves[trial.trial_id]
+        return self._curves.get(trial.trial_id, [])
 
     @cached_property
     def _curves(self) -> dict[str, list[tuple[float, float]]]:
-        """The curves that were asked for, by the trial's id."""
-        return {}
+        """The curves of all its trials, by their ids: every target asks for them."""
+        trials = self.trials if self.is_timed else ()
+        return {trial.trial_id: curve(trial, self.metric, self._epoch_seconds(trial)) for trial in trials}
 
     def elapsed_seconds(self, trial: Trial) -> list[float]:
         """Return `usable.elapsed_seconds` of one of its trials, as `curve` has them."""

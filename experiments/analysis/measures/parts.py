@@ -23,6 +23,8 @@ NOTHING = "–"
 """The text for a figure that is missing."""
 UNBROKEN = "\u00a0"
 """A space at which no line is broken."""
+NO_INTERVAL: Figure = {"low": None, "high": None}
+"""The ends of an interval that is not known."""
 BEYOND_MEASURE = 1e18
 """Larger than anything a study measures. A larger value is damage, and sums of it would overflow."""
 

@@ -15,13 +15,12 @@ Shapes: n measurements, c cells, p coefficients, g groups, m nodes, h points of 
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
+from scipy import linalg, special
 
 Vector = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -95,57 +94,81 @@ def _nodes(octaves: Vector) -> Vector:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
-    """The posterior at one point of the grid.
+class Level:
+    """The posterior at the points of the grid that have one noise.
 
-    A cell's own deviation is normal. Nodes, groups' effects and coefficients, in this order, are normal together.
+    A cell's own deviation is normal. Nodes, groups' effects and coefficients, in this order, are normal together: q
+    values, of which the first ones, a, stay so whatever the law's form.
     """
 
     noise: float  # standard deviation of a measurement
-    effect: float  # standard deviation of a group's effect
-    lower: Vector  # lower · lowerᵀ is the precision of nodes, effects and coefficients
-    half: Vector  # lower⁻ᵀ · half is their mean
-    rows: Vector  # (c, m + g + p), of the design, weighted and summed over the measurements of a cell
-    right: Vector  # (m + g + p,), the design times the measured values, weighted; these values are less the offset
+    effects: Vector  # (h,), standard deviation of a group's effect
+    spreads: Vector  # (h,), standard deviation of a deviation
+    lower: Vector  # (h, q, q), lower · lowerᵀ is the precision of nodes, effects and coefficients
+    half: Vector  # (h, q), lower⁻ᵀ · half is their mean
+    rows: Vector  # (c, q), of the design, weighted and summed over the measurements of a cell
+    right: Vector  # (q,), the design times the measured values, weighted; these values are less the offset
+    offset: Vector  # (c,), of the linear law
     sums: Vector  # (c,), of the same values, weighted
     squared: float  # the same of their squares
     counts: Vector  # (c,), of the weights
-    precision: Vector  # (c,), of the own deviations
-    spread: float  # standard deviation of a deviation
-    size: float  # logarithms of the determinants but of the coefficients that are not exact, and of the grid's prior
+    precision: Vector  # (h, c), of the own deviations
+    sizes: Vector  # (h,), logarithms of the determinants but of the coefficients that are not exact, and of the prior
+    apart: int  # a
 
     @property
-    def key(self) -> tuple[float, float, float]:
-        """Its place in the grid."""
-        return self.noise, self.spread, self.effect
+    def keys(self) -> list[tuple[float, float, float]]:
+        """The place in the grid of each point."""
+        return [(self.noise, *each) for each in zip(self.spreads.tolist(), self.effects.tolist(), strict=True)]
 
-    def given(self, above: Vector, apart: int) -> tuple[Vector, Vector]:
+    def at(self, points: Places) -> "Level":
+        """Return the level with some of its points."""
+        of_points = ("effects", "spreads", "lower", "half", "precision", "sizes")
+        return replace(self, **{name: getattr(self, name)[points] for name in of_points})
+
+    @cached_property
+    def inverse(self) -> Vector:
+        """(h, a, a), of the part of `lower` that stays whatever the law's form."""
+        return np.asarray(np.linalg.inv(self.lower[:, : self.apart, : self.apart]))
+
+    @cached_property
+    def means(self) -> Vector:
+        """(h, q), of what is normal together."""
+        return np.asarray(np.linalg.solve(np.swapaxes(self.lower, 1, 2), self.half[..., None])[..., 0])
+
+    def given(self, values: Vector, points: Places) -> tuple[Vector, Vector]:
         """Take what is not exact in the law as known instead.
 
         Args:
-            above: (k, c), by how much the law's values lie above the offset of the linear law, the exact coefficients
-                being zero.
-            apart: `Shrunk.apart`.
+            values: (k, c), of the law, its exact coefficients being zero.
+            points: (k,), of the level.
 
         Returns:
             The log density of the measurements (k,), up to a constant, with the weight of the point beforehand. The
-            half (k, apart) of nodes, effects and exact coefficients.
+            half (k, a) of nodes, effects and exact coefficients.
         """
+        above, rows = values - self.offset, self.rows[:, : self.apart]
         sums = self.sums - self.counts * above
-        rows, lower = self.rows[:, :apart], self.lower[:apart, :apart]
-        right = self.right[:apart] - above @ rows - (sums / self.precision) @ rows
-        half = linalg.solve_triangular(lower, right.T, lower=True, check_finite=False).T
+        own = sums / self.precision[points]
+        right = self.right[: self.apart] - (above + own) @ rows
+        half = (self.inverse[points] @ right[..., None])[..., 0]
         fit = self.squared - 2 * above @ self.sums + above**2 @ self.counts
-        fit -= (sums**2 / self.precision).sum(axis=1) + (half**2).sum(axis=1)
-        return -(fit + self.size) / 2, half
+        fit -= (sums * own).sum(axis=1) + (half**2).sum(axis=1)
+        return -(fit + self.sizes[points]) / 2, half
 
-    def slope(self, above: Vector, half: Vector) -> Vector:
-        """Return the slope of the log density over `above` (c,), where `given` found this half (apart,)."""
-        both = linalg.solve_triangular(
-            self.lower[: len(half), : len(half)], half, lower=True, trans="T", check_finite=False
-        )
-        left = self.sums - self.counts * above - self.rows[:, : len(half)] @ both
-        return (1 - self.counts / self.precision) * left
+    def shared(self, half: Vector, points: Places) -> Vector:
+        """Return lower⁻ᵀ · half (k, a)."""
+        return np.asarray((half[:, None] @ self.inverse[points])[:, 0])
+
+    def cells(self, values: Vector, points: Places, shared: Vector) -> Vector:
+        """Return the means of the own deviations (k, c), nodes, effects and exact coefficients (k, a) being known."""
+        left = self.sums - self.counts * (values - self.offset) - shared @ self.rows[:, : self.apart].T
+        return np.asarray(left / self.precision[points])
+
+    def slope(self, values: Vector, points: Places, half: Vector) -> Vector:
+        """Return the slope of the log density over the law's values (k, c), where `given` found this half (k, a)."""
+        own = self.cells(values, points, self.shared(half, points))
+        return np.asarray((self.precision[points] - self.counts) * own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,64 +177,59 @@ class Shrunk:
 
     law: LinearLaw
     deviations: Deviations
-    weights: list[float]
-    points: list[Point]
+    weights: Vector  # (h,), of the points of all levels
+    levels: list[Level]
     evidence: float  # logarithm of the density of the measurements, up to a constant that all laws share
 
     @cached_property
     def mean(self) -> Vector:
         """(c,)."""
-        parts = []
-        for point in self.points:
-            both = linalg.solve_triangular(point.lower, point.half, lower=True, trans="T", check_finite=False)
-            deviations = (point.sums - point.rows @ both) / point.precision
-            parts.append(self.linear @ both + deviations)
-        return self.law.offset + np.average(parts, axis=0, weights=self.weights)
-
-    @property
-    def apart(self) -> int:
-        """How many of what is normal together stay so whatever the law's form: nodes, effects, exact coefficients."""
-        return len(self.points[0].half) - self.law.features.shape[1] + self.law.exact
+        found, first = self.law.offset.copy(), 0
+        for level in self.levels:
+            weights = self.weights[first : first + len(level.spreads)]
+            deviations = (level.sums - level.means @ level.rows.T) / level.precision
+            found += self.linear @ (weights @ level.means) + weights @ deviations
+            first += len(weights)
+        return found
 
     @cached_property
     def linear(self) -> Vector:
         """(c, m + g + p), what each of what is normal together adds to a cell."""
         shared = self.deviations.weights
-        groups = np.zeros((len(shared), self.apart - self.law.exact - shared.shape[1]))
+        groups = np.zeros((len(shared), self.levels[0].apart - self.law.exact - shared.shape[1]))
         return np.hstack([shared, groups, self.law.features])
+
+    @property
+    def places(self) -> list[tuple[Level, int]]:
+        """Of the points: the level of each, and its place there."""
+        return [(level, place) for level in self.levels for place in range(len(level.spreads))]
+
+    @cached_property
+    def noises(self) -> Vector:
+        """(h,), of the points."""
+        return np.repeat([level.noise for level in self.levels], [len(level.spreads) for level in self.levels])
+
+    @cached_property
+    def spreads(self) -> Vector:
+        """(h,), of the points."""
+        return np.concatenate([level.spreads for level in self.levels])
+
+    @property
+    def likeliest(self) -> Level:
+        """The level of the likeliest point, with this point alone."""
+        level, place = self.places[int(np.argmax(self.weights))]
+        return level.at(np.array([place]))
 
     @cached_property
     def noise(self) -> float:
         """The standard deviation of a measurement, geometric mean over the posterior."""
-        return math.exp(float(np.average([math.log(point.noise) for point in self.points], weights=self.weights)))
+        return math.exp(float(self.weights @ np.log(self.noises)))
 
     @cached_property
     def scatter(self) -> float:
         """The same for a measurement that is alone in its group: noise and the group's effect together."""
-        both = [math.log(math.hypot(point.noise, point.effect)) for point in self.points]
-        return math.exp(float(np.average(both, weights=self.weights)))
-
-    def shares(self, count: int, generator: np.random.Generator) -> Iterator[tuple[Point, slice]]:
-        """Share so many draws among the points."""
-        first = 0
-        for point, share in zip(self.points, generator.multinomial(count, self.weights).tolist(), strict=True):
-            if share:
-                yield point, slice(first, first + share)
-            first += share
-
-    def draws(self, cells: Places, count: int, generator: np.random.Generator) -> Vector:
-        """Draw the values of some cells together (count, cells). A cell that is named twice is drawn once."""
-        cells, named = np.unique(cells, return_inverse=True)
-        values = np.empty((count, len(cells)))
-        for point, draws in self.shares(count, generator):
-            chance = generator.standard_normal((len(point.half), draws.stop - draws.start))
-            both = linalg.solve_triangular(
-                point.lower, point.half[:, None] + chance, lower=True, trans="T", check_finite=False
-            ).T
-            own = (point.sums[cells] - both @ point.rows[cells].T) / point.precision[cells]
-            own += generator.standard_normal(own.shape) / np.sqrt(point.precision[cells])
-            values[draws] = self.law.offset[cells] + both @ self.linear[cells].T + own
-        return values[generator.permutation(count)][:, named]
+        effects = np.concatenate([level.effects for level in self.levels])
+        return math.exp(float(self.weights @ np.log(np.hypot(self.noises, effects))))
 
 
 def shrink(
@@ -248,12 +266,11 @@ def shrink(
     apart = shared + grouped + law.exact
     noises, tried = SPREADS, SPREADS
     if near is not None:
-        noises = _about([point.noise for point in near.points])
-        tried = _about([point.spread for point in near.points])
+        noises, tried = _about(near.noises), _about(near.spreads)
     deviation, shares = np.array(tried), np.array(GROUP_SHARES if grouped else (0.0,))
     spread, share = np.repeat(deviation, len(shares)), np.tile(shares, len(deviation))
-    points: list[Point] = []
-    evidence: list[float] = []
+    levels: list[Level] = []
+    found: list[Vector] = []
     for noise in noises:
         weight = 1 / (noise**2 + (np.zeros(len(values)) if extra is None else extra))
         each = np.zeros((count, grouped))
@@ -297,40 +314,38 @@ def shrink(
         widths = 2 * np.log(np.diagonal(lower, axis1=1, axis2=2) * spreads)
         size += (np.log(spread / deviations.likely) / deviations.factor) ** 2
         size += (math.log(noise / likely_noise) / NOISE_FACTOR) ** 2 + widths[:, :apart].sum(axis=1)
-        evidence.extend((-(fit + size + widths[:, apart:].sum(axis=1)) / 2).tolist())
-        points.extend(
-            Point(
+        found.append(-(fit + size + widths[:, apart:].sum(axis=1)) / 2)
+        levels.append(
+            Level(
                 noise=noise,
-                effect=noise * float(share[place]),
-                lower=lower[place],
-                half=half[place],
+                effects=noise * share,
+                spreads=spread,
+                lower=lower,
+                half=half,
                 rows=rows,
                 right=right,
+                offset=law.offset,
                 sums=sums,
                 squared=squared,
                 counts=counts,
-                precision=precision[place // len(shares)],
-                spread=float(spread[place]),
-                size=float(size[place]),
+                precision=np.repeat(precision, len(shares), axis=0),
+                sizes=size,
+                apart=apart,
             )
-            for place in range(len(spread))
         )
-    most = max(evidence)
-    weights = np.exp(np.array(evidence) - most)
-    total = float(weights.sum())
-    weights = np.where(weights < NEGLIGIBLE_WEIGHT * total, 0.0, weights)
-    weights /= weights.sum()
-    kept = [(float(weight), point) for weight, point in zip(weights, points, strict=True) if weight]
+    evidence = float(special.logsumexp(found))
+    weights = np.exp(np.array(found) - evidence)
+    kept = weights >= NEGLIGIBLE_WEIGHT
     return Shrunk(
         law=law,
         deviations=deviations,
-        weights=[weight for weight, _ in kept],
-        points=[point for _, point in kept],
-        evidence=most + math.log(total),
+        weights=weights[kept] / weights[kept].sum(),
+        levels=[level.at(np.flatnonzero(some)) for level, some in zip(levels, kept, strict=True) if some.any()],
+        evidence=evidence,
     )
 
 
-def _about(kept: Sequence[float]) -> tuple[float, ...]:
+def _about(kept: Vector) -> tuple[float, ...]:
     """Return the standard deviations to try from one step below the least of these to one above the greatest."""
-    places = [SPREADS.index(each) for each in kept]
-    return SPREADS[max(min(places) - 1, 0) : max(places) + 2]
+    places = np.searchsorted(SPREADS, (kept.min(), kept.max()))
+    return SPREADS[max(places[0] - 1, 0) : places[1] + 2]

@@ -199,20 +199,19 @@ def _drawn(
     """Draw laws, with the standard deviations of deviations and of noise that they hold with (l,)."""
     gammas = list(fits)
     chances = special.softmax([found[each].evidence for each in gammas])
-    grid = [(each, point) for each in gammas for point in found[each].points]
-    weights = np.concatenate(
-        [chance * np.array(found[each].weights) for each, chance in zip(gammas, chances, strict=True)]
-    )
+    parts = [found[each] for each in gammas]
+    weights = np.concatenate([chance * part.weights for part, chance in zip(parts, chances, strict=True)])
     count = LAWS if len(timings.logs) < MANY_PLACES else FEWER_LAWS
-    chosen = [grid[index] for index in generator.choice(len(grid), count, p=weights / weights.sum())]
-    spread, noise = (np.array([getattr(point, name) for _, point in chosen]) for name in ("spread", "noise"))
+    chosen = generator.choice(len(weights), count, p=weights / weights.sum())
+    spread = np.concatenate([part.spreads for part in parts])[chosen]
+    noise = np.concatenate([part.noises for part in parts])[chosen]
     variance = spread[:, None] ** 2 + noise[:, None] ** 2 / timings.weights
     logs = timings.logs + np.sqrt(variance) * generator.standard_normal(variance.shape)
-    overlaps = np.array([gamma for gamma, _ in chosen])
+    tried = np.repeat(range(len(gammas)), [len(part.weights) for part in parts])[chosen]
+    overlaps, starts = np.array(gammas)[tried], np.array(list(fits.values()))[tried]
     if several := len(gammas) > 1:  # those between the ones that were tried are as likely
         place = np.searchsorted(OVERLAPS, overlaps) + generator.uniform(-0.5, 0.5, count)
         overlaps = np.exp(np.interp(place, range(len(OVERLAPS)), np.log(OVERLAPS)))
-    starts = np.array([fits[gamma] for gamma, _ in chosen])
     laws, overlaps = timings.nearest_to(logs, 1 / variance, overlaps, starts, ENOUGH, overlap=several)
     return StepLaws(coefficients=laws, gamma=overlaps), spread, noise
 

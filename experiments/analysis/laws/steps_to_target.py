@@ -14,19 +14,19 @@ Shapes: n trainings, c places, k draws, t constants.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy import linalg, optimize, special
+from scipy import optimize, special
 
 from scalestudy.experiments.analysis.laws.one_thread import on_one_thread
 from scalestudy.experiments.analysis.laws.shrinkage import (
     Deviations,
+    Level,
     LinearLaw,
     Places,
-    Point,
     Shrunk,
     Vector,
     shrink,
@@ -55,6 +55,8 @@ LEAST_DRAWS = 200.0
 """So many equally weighted draws the weighted ones have to be worth, or more are made."""
 NO_WORD = 1e6
 """Variance of an arrival that says nothing."""
+MOST_VALUES = 2_000_000
+"""So many values of places are worked out at once, for the memory that they take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,32 +275,31 @@ def _refined(law: Law, octaves: Vector, found: Shrunk, mode: Vector) -> Vector:
 
     Those that the law is linear in are the mode's.
     """
-    point = found.points[int(np.argmax(found.weights))]
-    free = law.free[law.exact :]
+    level, alone, free = found.likeliest, np.zeros(1, dtype=np.int64), law.free[law.exact :]
 
     def loss(off: Vector) -> tuple[float, Vector]:
         constants = law.usual.copy()
         constants[free] += off
-        above, precision = law.values(octaves, constants) - found.law.offset, BEFOREHAND[free] ** -2.0
-        density, half = point.given(above[None], found.apart)
+        values, precision = law.values(octaves, constants[None]), BEFOREHAND[free] ** -2.0
+        density, half = level.given(values, alone)
         slopes = law.slopes(octaves, constants)[:, law.exact :]
         return (
             float(precision @ off**2 / 2 - density[0]),
-            precision * off - point.slope(above, half[0]) @ slopes,
+            precision * off - level.slope(values, alone, half)[0] @ slopes,
         )
 
     refined = mode.copy()
-    fit = optimize.minimize(
-        loss, (mode - law.usual)[free], jac=True, method="L-BFGS-B", options={"maxiter": MOST_STEPS}
-    )
+    start, furthest = (mode - law.usual)[free], FURTHEST_OFF * BEFOREHAND[free]
+    bounds = optimize.Bounds(np.minimum(start, -furthest), np.maximum(start, furthest))
+    fit = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": MOST_STEPS})
     refined[free] = law.usual[free] + fit.x
     return refined
 
 
 ALIKE, FAR_WORSE = 0.05, 10.0
 """Modes are the same up to so many standard deviations beforehand; one so much less likely is none."""
-MOST_STEPS = 40
-"""Of the search for a mode."""
+MOST_STEPS, FURTHEST_OFF = 40, 100.0
+"""Of the search for a mode; and how far it goes, in standard deviations beforehand."""
 
 
 def _drawn(
@@ -313,29 +314,19 @@ def _drawn(
     steps = (np.arange(count) + chance.random()) / count
     chosen = np.minimum(np.searchsorted(np.cumsum(weights) / weights.sum(), steps), len(weights) - 1)
     found, points = found[chosen], points[chosen]
-    apart, first = parts[0].apart, 0
     draws, made, mean = np.empty((count, len(octaves))), np.empty((count, len(law.usual))), np.zeros(len(octaves))
     spread = np.empty(count)
-    linear = parts[0].linear[:, :apart]
-    for index in np.unique(points).tolist():
-        point, places = target.points[index], np.flatnonzero(points == index)
-        part = slice(first, first + len(places))
+    for level, places, at in target.by_level(points):
         constants = target.constants(found[places])
-        values = law.values(octaves, constants)
-        above = values - target.offsets[index]
-        half, rows = point.given(above, apart)[1], point.rows[:, :apart]
-        likely, both = (
-            linalg.solve_triangular(point.lower[:apart, :apart], each.T, lower=True, trans="T", check_finite=False).T
-            for each in (half, half + chance.standard_normal(half.shape))
-        )
-        sums = point.sums - point.counts * above
-        mean += (values + likely @ linear.T + (sums - likely @ rows.T) / point.precision).sum(axis=0) / count
-        own = (sums - both @ rows.T) / point.precision
-        own += chance.standard_normal(own.shape) / np.sqrt(point.precision)
-        draws[part] = values + both @ linear.T + own
-        made[part], spread[part] = constants, point.spread
-        made[part, law.free[: law.exact]] += both[:, apart - law.exact :]
-        first += len(places)
+        values, linear = law.values(octaves, constants), parts[0].linear[:, : level.apart]
+        half = level.given(values, at)[1]
+        likely, both = (level.shared(each, at) for each in (half, half + chance.standard_normal(half.shape)))
+        mean += (values + likely @ linear.T + level.cells(values, at, likely)).sum(axis=0) / count
+        own = level.cells(values, at, both)
+        own += chance.standard_normal(own.shape) / np.sqrt(level.precision[at])
+        draws[places] = values + both @ linear.T + own
+        constants[:, law.free[: law.exact]] += both[:, level.apart - law.exact :]
+        made[places], spread[places] = constants, level.spreads[at]
     mixed = generator.permutation(count)
     return StepsToTarget(
         law=law,
@@ -368,16 +359,24 @@ class _Target:
 
     law: Law
     octaves: Vector
-    points: list[Point]  # one for each place of the grid
-    offsets: list[Vector]  # of the linear law that each was made with
-    apart: int
+    levels: list[Level]
+    keys: list[tuple[float, float, float]]  # of the points: the place of each in the grid
+    where: Places  # (h, 2), its level, and its place there
 
     @classmethod
     def of(cls, law: Law, octaves: Vector, parts: Sequence[Shrunk]) -> "_Target":
         """Join the grids of all modes."""
-        found = {point.key: (point, part.law.offset) for part in parts for point in part.points}
-        points, offsets = zip(*found.values(), strict=True)
-        return cls(law=law, octaves=octaves, points=list(points), offsets=list(offsets), apart=parts[0].apart)
+        levels = [level for part in parts for level in part.levels]
+        found = {key: (index, at) for index, level in enumerate(levels) for at, key in enumerate(level.keys)}
+        return cls(law=law, octaves=octaves, levels=levels, keys=list(found), where=np.array(list(found.values())))
+
+    def by_level(self, points: Places) -> Iterator[tuple[Level, Places, Places]]:
+        """Yield some draws of one level at a time: it, their places, and their points in it."""
+        of_level, at = self.where[points].T
+        for index in np.unique(of_level).tolist():
+            places = np.flatnonzero(of_level == index)
+            for some in np.array_split(places, math.ceil(len(places) * len(self.octaves) / MOST_VALUES)):
+                yield self.levels[index], some, at[some]
 
     @cached_property
     def spread(self) -> Vector:
@@ -393,10 +392,8 @@ class _Target:
     def density(self, off: Vector, points: Places) -> Vector:
         """Return the log density of draws, up to a constant."""
         found = np.empty(len(off))
-        for index in np.unique(points).tolist():
-            places = np.flatnonzero(points == index)
-            above = self.law.values(self.octaves, self.constants(off[places])) - self.offsets[index]
-            found[places] = self.points[index].given(above, self.apart)[0]
+        for level, places, at in self.by_level(points):
+            found[places] = level.given(self.law.values(self.octaves, self.constants(off[places])), at)[0]
         return found - ((off / self.spread) ** 2).sum(axis=1) / 2
 
 
@@ -425,15 +422,16 @@ class _Proposal:
 
 def _proposals(target: _Target, parts: Sequence[Shrunk]) -> list[_Proposal]:
     """Return what the linear law says near each mode."""
-    places = {point.key: index for index, point in enumerate(target.points)}
+    places = {key: index for index, key in enumerate(target.keys)}
     size, found = len(target.spread), []
     for share, part in zip(_shares(parts).tolist(), parts, strict=True):
         shares, middles = np.zeros(len(places)), np.zeros((len(places), size))
         lowers = np.tile(np.eye(size), (len(places), 1, 1))
-        for weight, point in zip(part.weights, part.points, strict=True):
-            index, lower = places[point.key], point.lower[target.apart :, target.apart :]
-            shares[index], lowers[index] = share * weight, lower
-            middles[index] = linalg.solve_triangular(lower, point.half[target.apart :], lower=True, trans="T")
+        shares[[places[key] for level in part.levels for key in level.keys]] = share * part.weights
+        for level in part.levels:
+            of_level = [places[key] for key in level.keys]
+            lowers[of_level] = level.lower[:, level.apart :, level.apart :]
+            middles[of_level] = level.means[:, level.apart :]
         found.append(_Proposal(shares=shares, middles=middles, lowers=lowers))
     return found
 

@@ -5,7 +5,7 @@ import json
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scalestudy.experiments.analysis import answer_lines, book_table, recommend, recommendation_lines, summarise
@@ -228,8 +228,13 @@ DAMAGES = st.tuples(st.booleans(), st.sampled_from(OF_AN_EPOCH), st.sampled_from
 STUDIES = {"plain": study_of(TEXT), "of batch sizes": batch_study(**BATCHES)}
 
 
+STEPS_APART = [(False, "steps", "world", 1e17, 0.34375), (False, "samples", "world", 1e-308, 0.1875)]
+"""Damages after which the likeliest curvature is next to none."""
+
+
 @settings(max_examples=60)
 @given(st.sampled_from([*STUDIES]), st.lists(DAMAGES, max_size=4), st.integers(0, 1000))
+@example("of batch sizes", STEPS_APART, 81)
 def test_damaged_records_never_raise(study, damages, seed):
     spec, plan, trials = STUDIES[study]
     trials, generator = copy.deepcopy(trials), random.Random(seed)

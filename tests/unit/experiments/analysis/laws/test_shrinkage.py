@@ -47,6 +47,18 @@ def dense(values, cells, groups, noise, deviation):
     return law.offset + gain @ (values - law.offset[cells]), of_cells - gain @ of_cells[cells], density
 
 
+def cells_of(found, count, generator):
+    """Draw the values of all cells (count, c)."""
+    draws, counts = [], iter(generator.multinomial(count, found.weights).tolist())
+    for level in found.levels:
+        for lower, mean, precision in zip(level.lower, level.means, level.precision, strict=True):
+            chance = generator.standard_normal((next(counts), len(mean) + CELLS))
+            shared = mean + np.linalg.solve(lower.T, chance[:, : len(mean)].T).T
+            own = (level.sums - shared @ level.rows.T) / precision + chance[:, len(mean) :] / np.sqrt(precision)
+            draws.append(found.law.offset + shared @ found.linear.T + own)
+    return np.vstack(draws)
+
+
 @pytest.mark.parametrize("count", [4, 9, 40])
 def test_for_one_noise_and_one_deviation_it_is_the_posterior_of_generalised_least_squares(monkeypatch, count):
     monkeypatch.setattr(shrinkage, "SPREADS", (NOISE,))
@@ -56,7 +68,7 @@ def test_for_one_noise_and_one_deviation_it_is_the_posterior_of_generalised_leas
     found, (mean, covariance, _) = shrink(values, cells, line(), groups), dense(values, cells, groups, NOISE, NOISE)
     assert found.mean == pytest.approx(mean, abs=1e-9)
     assert found.noise == pytest.approx(NOISE)
-    draws = found.draws(np.arange(CELLS), 40_000, generator)
+    draws = cells_of(found, 40_000, generator)
     errors = np.sqrt(np.diag(covariance))
     assert np.abs(draws.mean(axis=0) - mean).max() < 5 * errors.max() / 200  # five standard errors of 40,000 draws
     assert np.abs(np.cov(draws.T) - covariance).max() < 0.05 * errors.max() ** 2
@@ -79,29 +91,12 @@ def test_several_are_averaged_by_how_likely_they_make_the_measurements(monkeypat
     assert shrink(values, cells, line(), groups).mean == pytest.approx(wanted, abs=1e-4)  # negligible ones are left out
 
 
-def test_draws_of_some_cells_are_those_of_all_of_them():
-    generator = np.random.default_rng(1)
-    values, cells, groups = drawn(generator, 20)
-    found = shrink(values, cells, line(), groups)
-    every = found.draws(np.arange(CELLS), 20_000, np.random.default_rng(2))
-    some = found.draws(np.array([4, 1]), 20_000, np.random.default_rng(3))
-    assert some.mean(axis=0) == pytest.approx(every[:, [4, 1]].mean(axis=0), abs=0.01)
-    assert every.mean(axis=0) == pytest.approx(found.mean, abs=0.01)
-
-
-def test_a_cell_that_is_named_twice_has_one_value_in_each_draw():
-    values, cells, groups = drawn(np.random.default_rng(1), 20)
-    draws = shrink(values, cells, line(), groups).draws(np.array([4, 1, 4]), 100, np.random.default_rng(2))
-    assert (draws[:, 0] == draws[:, 2]).all()
-    assert (draws[:, 0] != draws[:, 1]).all()
-
-
 def test_more_measurements_narrow():
     generator = np.random.default_rng(4)
     values, cells, groups = drawn(generator, 400)
 
     def width(count):
-        draws = shrink(values[:count], cells[:count], line(), groups[:count]).draws(np.arange(5), 4000, generator)
+        draws = cells_of(shrink(values[:count], cells[:count], line(), groups[:count]), 4000, generator)[:, :5]
         return (draws - draws.mean(axis=1, keepdims=True)).std(axis=0).mean()  # of cells against each other
 
     few, some, many = width(12), width(60), width(400)
@@ -115,8 +110,8 @@ def test_a_cell_that_was_not_measured_lies_on_the_law():
     cells = np.repeat(np.arange(CELLS - 1), 3)
     found = shrink(on_it[cells] + 0.01 * generator.standard_normal(len(cells)), cells, law)
     assert found.mean[-1] == pytest.approx(on_it[-1], abs=0.03)
-    draws = found.draws(np.array([0, CELLS - 1]), 4000, generator)
-    assert draws[:, 1].std() > draws[:, 0].std(), "it is known less well than a measured one"
+    draws = cells_of(found, 4000, generator)
+    assert draws[:, -1].std() > draws[:, 0].std(), "it is known less well than a measured one"
 
 
 def test_a_cell_that_deviates_is_drawn_to_the_law_the_less_the_more_often_it_is_measured():
@@ -143,7 +138,7 @@ def test_intervals_cover_what_is_drawn():
         truth = law.offset + law.features @ [1.0, 0.7] + deviation * generator.standard_normal(CELLS)
         cells = np.repeat(np.arange(CELLS), 3)
         found = shrink(truth[cells] + noise * generator.standard_normal(len(cells)), cells, law)
-        low, high = np.quantile(found.draws(np.arange(CELLS), 500, generator), [0.05, 0.95], axis=0)
+        low, high = np.quantile(cells_of(found, 500, generator), [0.05, 0.95], axis=0)
         covered.append(((low <= truth) & (truth <= high)).mean())
     assert 0.86 <= np.mean(covered) <= 0.94
 
@@ -152,17 +147,19 @@ def test_the_slope_of_the_density_is_that_of_its_differences():
     cells, generator = np.repeat(np.arange(CELLS), 3), np.random.default_rng(0)
     groups = np.tile(np.arange(3), CELLS)
     found = shrink(generator.standard_normal(len(cells)), cells, replace(line(), exact=1), groups)
-    point, above = found.points[len(found.points) // 2], 0.1 * generator.standard_normal(CELLS)
-    steps = above + 1e-5 * np.vstack([np.eye(CELLS), -np.eye(CELLS)])
-    density = point.given(steps, found.apart)[0]
-    half = point.given(above[None], found.apart)[1][0]
-    assert point.slope(above, half) == pytest.approx((density[:CELLS] - density[CELLS:]) / 2e-5, rel=1e-4, abs=1e-4)
+    level, above = found.levels[len(found.levels) // 2], 0.1 * generator.standard_normal(CELLS)
+    steps = level.offset + above + 1e-5 * np.vstack([np.eye(CELLS), -np.eye(CELLS)])
+    for point in range(len(level.spreads)):
+        density = level.given(steps, np.full(2 * CELLS, point))[0]
+        at = (level.offset + above)[None], np.array([point])
+        slope = level.slope(*at, level.given(*at)[1])[0]
+        assert slope == pytest.approx((density[:CELLS] - density[CELLS:]) / 2e-5, rel=1e-4, abs=1e-4)
 
 
 def test_each_point_of_the_grid_has_its_own_deviation():
     values, cells, groups = drawn(np.random.default_rng(0), 40)
-    points = shrink(values, cells, line(), groups).points
-    assert len({point.spread for point in points}) > 1
-    assert len({point.effect / point.noise for point in points}) > 1
-    for point in points:
-        assert point.precision == pytest.approx(point.counts + point.spread**-2.0)
+    found = shrink(values, cells, line(), groups)
+    assert len(set(found.spreads.tolist())) > 1
+    assert len({share for level in found.levels for share in level.effects / level.noise}) > 1
+    for level in found.levels:
+        assert level.precision == pytest.approx(level.counts + level.spreads[:, None] ** -2.0)

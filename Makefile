@@ -52,7 +52,7 @@ test-ray: $(VENV)/tools
 
 test-long: $(VENV)/tools
 	$(PYTEST) -m "not chaos" tests/long
-	$(PYTEST) -m slow tests/unit
+	$(PYTEST) -m slow --numprocesses $(PROCESSES) --dist loadfile tests/unit
 	$(PYTEST) -m slow tests/ray
 
 test-system: $(VENV)/tools

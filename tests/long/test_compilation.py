@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from scalestudy.training.loop.train import train
 from tests.support.gloo import GlooPool
 from tests.support.studies import REPOSITORY
@@ -20,6 +22,7 @@ def test_compiled_trains_the_same_but_for_rounding() -> None:
     assert largest_difference(plain["state"], compiled["state"]) < 1e-5
 
 
+@pytest.mark.chaos
 def test_every_trial_of_a_warm_process_is_compiled() -> None:
     """PyTorch compiles a function at most eight times, and runs it as it is from then on, with one warning."""
     from torch._dynamo.utils import counters
@@ -53,6 +56,7 @@ def test_without_a_compiler_the_rest_is_shown() -> None:
     )
 
 
+@pytest.mark.chaos
 def test_models_are_compiled_and_give_the_same() -> None:
     lines = chapter().splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("model  "))

@@ -14,6 +14,8 @@ from tests.support.programs import told_by
 from tests.support.ray_heads import drain, head
 from tests.support.studies import scalestudy, write_spec
 
+pytestmark = pytest.mark.chaos
+
 PORT = 26481
 ADDRESS = f"127.0.0.1:{PORT}"
 STEPS = 6  # an epoch: 1,437 examples in batches of 256
@@ -65,7 +67,6 @@ def test_nothing_is_placed_on_the_node_any_more(found):
     assert found["pool"]["waiting"] == []
 
 
-@pytest.mark.chaos
 def test_a_study_whose_head_drains_ends_and_goes_on_elsewhere(tmp_path):
     sweep = {"num_gpus": [1], "batch_size": [64], "learning_rate": [0.1, 0.2], "seed": [0]}
     store = {"uri": f"sqlite:///{tmp_path}/mlflow.db"}

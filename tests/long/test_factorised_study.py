@@ -35,6 +35,7 @@ def test_a_study_that_was_killed_after_its_trainings_goes_on(done, tmp_path, pla
     assert again.summary["factorised"]["held_out"][0]["error"] is not None
 
 
+@pytest.mark.chaos
 def test_another_seed_is_trained_and_held_out_too_and_timed_no_more(done, tmp_path, place):
     folder = StudyFolder(shutil.copytree(done.folder, tmp_path / "grown"))
     alone = {"exclusive": True}  # one group starts sooner than two

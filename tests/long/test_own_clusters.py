@@ -55,7 +55,13 @@ def test_two_workers_on_two_cpus_do_not_deadlock(tmp_path):
     assert done.stdout.split()[-2:] == ["0", "1"], done.stderr
 
 
-@pytest.mark.parametrize("sent_by", [signal.SIGTERM, signal.SIGHUP], ids=["timeout", "a closed terminal"])
+@pytest.mark.parametrize(
+    "sent_by",
+    [
+        pytest.param(signal.SIGTERM, id="timeout"),
+        pytest.param(signal.SIGHUP, id="a closed terminal", marks=pytest.mark.chaos),
+    ],
+)
 def test_a_signal_to_all_processes_stops_the_study_and_keeps_what_has_ended(tmp_path, sent_by):
     rates = [0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08]
     sweep = {"num_gpus": [1], "batch_size": [256], "learning_rate": rates}
@@ -154,10 +160,12 @@ def helped(tmp_path, how):
     return environment(HELPERS=how, STARTS=str(tmp_path / "starts"), PYTHONPATH=path)
 
 
+@pytest.mark.chaos
 def test_a_busy_machine_on_which_ray_s_half_minute_is_not_enough(tmp_path):
     assert printed_by(FAILS, helped(tmp_path, "first")) == "started"
 
 
+@pytest.mark.chaos
 def test_a_cluster_that_cannot_start_says_so_and_leaves_nothing(tmp_path):
     printed = printed_by(FAILS, helped(tmp_path, "fail"))
     assert printed.startswith("Ray could not be started on this machine (its raylet ended: "), printed

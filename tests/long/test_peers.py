@@ -32,6 +32,7 @@ def expected(tmp_path, sweep):
     return found
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(600)  # half a minute on two quiet cores
 def test_peers_train_what_we_train(tmp_path):
     """Equal but for rounding, and for the last batch of an epoch, whose uneven shards a user's DDP weighs alike."""

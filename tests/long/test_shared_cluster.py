@@ -14,6 +14,8 @@ from tests.support.preloaded import preloaded_workers
 from tests.support.ray_heads import AUTOSCALED_PORT, autoscaled_head, head
 from tests.support.studies import command, scalestudy, write_spec
 
+pytestmark = pytest.mark.chaos
+
 PORT = 26479
 ADDRESS = f"127.0.0.1:{PORT}"
 EPOCHS = 2
@@ -87,7 +89,6 @@ def test_what_trained_beside_others_is_flagged(said, place):
         assert any("shared_node" in trial["flags"] for trial in StudyFolder(place / out).read_trials()), out
 
 
-@pytest.mark.chaos
 def test_a_trial_larger_than_the_cluster_waits_for_its_autoscaler(tmp_path):
     write_spec(tmp_path, **{**STUDY, "sweep": {**SWEEP, "num_gpus": [4], "seed": [0]}})
     with autoscaled_head(2, 1) as joined:

@@ -3,11 +3,14 @@
 import os
 import signal
 
+import pytest
+
 from tests.support.group_faults import controllers_of, slow_trial
 from tests.support.groups import group_pool, wait_until
 from tests.support.processes import is_alive, named, parent_of
 
 
+@pytest.mark.chaos
 def test_a_worker_that_freezes_before_the_pool_knows_it_is_replaced(ray_session, tmp_path):
     """Its group is known by its tag alone; the trial has lost no attempt, for it has not begun."""
     with group_pool(tmp_path / "logs", start_seconds=25.0) as pool:

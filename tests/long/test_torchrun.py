@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.project_files import REPOSITORY
 from tests.unit.training.test_main import ARGUMENTS, TORCHRUN, WORKLOADS, run
 
 
@@ -107,7 +108,7 @@ stop_process_group()
 def test_a_process_that_has_trained_ends_well(tmp_path: Path) -> None:
     """Even one that still holds its result; a process group that outlives the interpreter would abort it."""
     command = [sys.executable, "-W", "error", "-c", PROGRAM]
-    environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     ranks = [
         subprocess.Popen([*command, str(rank), (tmp_path / "store").as_uri()], env=environment, stderr=subprocess.PIPE)
         for rank in (0, 1)

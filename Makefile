@@ -13,7 +13,7 @@
 #   make bench BENCH=decision   what a grid and two factorised studies recommend, on 15 fresh seeds of Fashion-MNIST; some 65 minutes, and
 #                      not part of the above. Whatever ends it, the same command goes on; the studies stay in runs/decision
 #   make bench-peers   the same study by scalestudy, stock Ray, torchrun and Optuna, half an hour; BENCH_PEERS="--trials 6" runs less
-#   make chaos         the tests of tests/long that are marked chaos: long waits, and faults beside those of test-long.
+#   make chaos         the tests that are marked chaos: long waits, many worlds, and faults beside those of test-long.
 #                      Then studies under random faults on a cluster of four raylets, some minutes each;
 #                      CHAOS="--seed 5 --faults 20 --studies 10"; CHAOS="--schedules 100000": random schedules of
 #                      the pool's leases, a quarter of an hour
@@ -45,7 +45,7 @@ check: lint test-unit
 test: test-unit test-ray
 
 test-unit: $(VENV)/tools
-	$(PYTEST) -m "not slow" --numprocesses $(PROCESSES) --dist loadfile $(UNIT)
+	$(PYTEST) -m "not slow and not chaos" --numprocesses $(PROCESSES) --dist loadfile $(UNIT)
 
 test-ray: $(VENV)/tools
 	$(PYTEST) -m "not slow" tests/ray
@@ -79,7 +79,7 @@ bench-peers: $(VENV)/tools
 	$(BIN)/python -m tests.bench.compare_peers $(BENCH_PEERS)
 
 chaos: $(VENV)/tools
-	$(PYTEST) -m chaos tests/long
+	$(PYTEST) -m chaos tests/long tests/unit
 	$(BIN)/python -m tests.bench.chaos $(CHAOS)
 
 gpu:  # without .venv: the clone itself is the package

@@ -69,7 +69,7 @@ def gpt_by_hand(rate: float, seed: int) -> float:
         return F.cross_entropy(model(test[:, :-1]).flatten(0, 1), test[:, 1:].flatten()).item() / math.log(2)
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_a_small_gpt() -> None:
     where = "docs.examples.small_gpt"
     config = make_config(
@@ -149,7 +149,7 @@ def conv_net_by_hand(rate: float, seed: int) -> float:
     return accuracy(model, splits)
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_a_convolutional_network_as_its_page_has_it() -> None:
     """The page's study, on a smaller network, the digits and fewer epochs."""
     (text,) = [block.text for block in blocks(page_text("docs/coming-from.md"), "yaml") if "name: mnist" in block.text]

@@ -308,13 +308,13 @@ def test_student_s_distribution():
     assert [suspicions._chance_of(value, 0.0, 2) for value in (1.0, 0.0)] == [0.0, 1.0]
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_fair_worlds_have_no_suspicion():
     found = suspected(None, range(100), noises=(0.05, 0.2), seed=7)
     assert sum(map(bool, found)) <= 5
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.parametrize("kind", THRESHOLDS)
 def test_twice_the_threshold_is_found_and_half_of_it_is_not(kind):
     found, small = (suspected(kind, range(25), noises=(0.1, 0.1), seed=8, times=times) for times in (2.0, 0.5))

@@ -298,7 +298,7 @@ def test_a_finer_range_of_batch_sizes_changes_no_answer():
     assert many.recommended["label"] == "e"
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_on_drawn_worlds_so_many_seeds_settle_it_about_as_often_as_not():
     """Three seeds, and then as many more of two cells; the tolerance is such that a cheaper cell is in doubt."""
     passed = []

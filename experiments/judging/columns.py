@@ -32,7 +32,7 @@ ROLES: Mapping[str, Role] = {
     "run": Role("which run a row belongs to"),
     "num_gpus": Role(
         "workers that train a run together",
-        "num_gpus n_gpus n_gpu ngpus gpus gpu_count num_devices world_size num_processes",
+        "num_gpus n_gpus n_gpu ngpus gpus gpu_count num_devices n_devices device_count world_size num_processes",
         "num_workers workers devices",
     ),
     "gpus_per_node": Role("workers on each machine", "gpus_per_node nproc_per_node devices_per_node gpus_per_machine"),
@@ -58,7 +58,11 @@ ROLES: Mapping[str, Role] = {
         "learning_rate lr base_lr base_learning_rate peak_lr max_lr initial_lr init_lr lr0 initial_learning_rate "
         "learning_rate_init",
     ),
-    "seed": Role("seed", "seed random_seed manual_seed rng_seed global_seed torch_seed random_state"),
+    "seed": Role(
+        "seed",
+        "seed random_seed manual_seed rng_seed global_seed torch_seed random_state",
+        "rng rep reps repeat repetition replicate replica replication",
+    ),
     "step": Role(
         "updates so far",
         "global_step steps updates num_updates n_updates num_steps n_steps iterations optimizer_step optimizer_steps "
@@ -235,8 +239,8 @@ class Columns:
     results: bool = False  # whether no run has more than one evaluation, so that each is a run's result
     stops: bool = False  # whether a run of which its result alone is known ended where it met the target
 
-    def rows(self) -> list[tuple[str, str, str]]:
-        """Return the table of what was taken: role, where from, how it is read."""
+    def rows(self, apart: Sequence[str] = ()) -> list[tuple[str, str, str]]:
+        """Return the table of what was taken: role, where from, how it is read. apart: settings compared apart."""
         rows = [("metric", self.metric, "less is better" if self.mode == "min" else "more is better")]
         for role, told in ROLES.items():
             note = self.notes.get(role, told.words)
@@ -245,6 +249,7 @@ class Columns:
             elif role in self.given:
                 rows.append((role, f"--set {role}={self.given[role]}", note))
         rows += [(key, f"--set {key}={value}", "") for key, value in self.given.items() if key not in ROLES]
+        rows += [("setting", name, "runs that differ in it are compared apart") for name in apart]
         return rows
 
 
@@ -389,8 +394,9 @@ class _Finder:
         self._workers()
         self._batch()
         self._rate()
-        for role in ("seed", "ended", "started", "machine", "accelerator"):
-            self._take(role, self._found(role, varying=False), asks=role == "seed")
+        self._seed()
+        for role in ("ended", "started", "machine", "accelerator"):
+            self._take(role, self._found(role, varying=False), asks=False)
         first_epoch = self._progress()
         unit, evaluation = self._time()
         if stops := self._ends():
@@ -500,6 +506,8 @@ class _Finder:
 
     def _several_workers(self) -> bool:
         """Whether a worker may have a part of a batch alone."""
+        if not {"num_gpus", "nodes"} & {*self._names, *self._said.given}:
+            return True  # how many there are is asked
         counts: list[Any] = [self._said.given.get("num_gpus"), self._said.given.get("accumulation")]
         for role in ("num_gpus", "gpus_per_node", "nodes"):
             if role in self._names:
@@ -548,6 +556,15 @@ class _Finder:
             )
         else:
             self._lacking("learning_rate")
+
+    def _seed(self) -> None:
+        if self._take("seed", self._found("seed", varying=False)):
+            return
+        for name in map(shlex.quote, self._found("seed", varying=False, unsure=True)[:1]):
+            self._ask(
+                f"seed: is {name} the seed of a run, or a setting that was swept?",
+                {f"--column seed={name}": "the seed", f"--column setting={name}": "a setting"},
+            )
 
     def _ends(self) -> bool:
         """Return whether runs of which their results alone are known ended at the target."""

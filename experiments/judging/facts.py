@@ -104,7 +104,11 @@ def facts_of(runs: Sequence[Run], target: float, mode: Mode) -> list[Finding]:
     found = [finding(kind, words, [run for run in distinct if run.ended == kind]) for kind, words in ways.items()]
     found += [
         _one_seed(compared),
-        finding("no_seed", "No seed is named", [run for run in compared if run.seed is None]),
+        finding(
+            "no_seed",
+            "No seed is named (--column seed=NAME says which column it is)",
+            [run for run in compared if run.seed is None],
+        ),
         _budgets(compared, target, mode),
         _settings(compared),
         _mixed(compared, "accelerators", "GPU types are mixed", lambda run: run.accelerator, _may_be_one_type),

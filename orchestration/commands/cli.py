@@ -244,7 +244,8 @@ def judge(
         typer.Option(help="max or min: whether more or less is better; default: by the metric's name."),
     ] = None,
     column: Annotated[
-        list[str] | None, typer.Option(metavar="ROLE=NAME", help="Which column says what: batch_size=bs.")
+        list[str] | None,
+        typer.Option(metavar="ROLE=NAME", help="Which column says what: batch_size=bs, seed=rng, setting=dropout."),
     ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="What holds for all runs: num_gpus=2.")

@@ -79,10 +79,10 @@ def ask(question: Question) -> str:
     return option
 
 
-def show_taken(columns: Columns) -> None:
-    """Print what was taken as what, before the answer."""
+def show_taken(columns: Columns, apart: Sequence[str]) -> None:
+    """Print what was taken as what, before the answer. apart: settings by which runs are compared apart."""
     console = Console()
-    print_columns(console, ["role", "taken from", "as"], [list(row) for row in columns.rows()], flush="left")
+    print_columns(console, ["role", "taken from", "as"], [list(row) for row in columns.rows(apart)], flush="left")
     if "not taken" in columns.notes:
         console.print(Text(f"not taken: {columns.notes['not taken']}"), soft_wrap=True)
     console.print()

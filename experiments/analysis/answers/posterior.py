@@ -128,7 +128,9 @@ class Learnt:
         told: dict[Key, dict[int, list[Training]]] = defaultdict(lambda: defaultdict(list))
         for training in trainings:
             told[training.batch_size, training.rate, 1 if pooled else training.num_gpus][training.seed].append(training)
-        passing = Passing.of([training.curve for training in _independent(trainings, pooled=pooled)], target, metric)
+        is_asked = any(training.status == "stopped" for training in trainings)
+        those = _independent(trainings, pooled=pooled) if is_asked else []
+        passing = Passing.of([training.curve for training in those], target, metric)
         places = {key: index for index, key in enumerate(sorted(told))}
         rows: list[tuple[Arrival, int, int]] = []  # its place and seed
         able: dict[Key, float] = {}

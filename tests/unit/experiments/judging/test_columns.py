@@ -16,7 +16,10 @@ def asked(runs, *columns, **more):
 @pytest.mark.parametrize(
     ("role", "name"),
     [
-        *(("num_gpus", name) for name in ("num_gpus", "n_gpu", "world_size", "config/world_size", "GPUs", "nGpus")),
+        *(
+            ("num_gpus", name)
+            for name in ("num_gpus", "n_gpu", "world_size", "config/world_size", "GPUs", "nGpus", "n_devices")
+        ),
         *(("learning_rate", name) for name in ("lr", "learning_rate", "optimizer.lr", "learningRate", "Learning Rate")),
         *(("batch_size", name) for name in ("global_batch_size", "total_batch_size", "effectiveBatchSize")),
         *(("seed", name) for name in ("seed", "random_seed", "hparams/seed")),
@@ -52,6 +55,22 @@ def test_a_batch_of_several_workers_is_asked_for():
     assert asked([run({**values, "num_gpus": 1, "grad_accum": 4}, curve(0.5, 0.6))]) == options
     for answer in options["batch_size"]:
         assert asked([run(values, curve(0.5, 0.6))], answer.split()[1]) == {}
+
+
+def test_what_a_batch_is_of_is_asked_beside_how_many_workers_there_are():
+    assert list(asked([run({"ranks": 2, "batch_size": 64, "lr": 0.1}, curve(0.5, 0.6))])) == ["num_gpus", "batch_size"]
+    assert asked([run({"batch_size": 64, "lr": 0.1}, curve(0.5, 0.6))], given=["num_gpus=1"]) == {}
+
+
+@pytest.mark.parametrize("name", ["rng", "repeat", "config/replicate", "Rep"])
+def test_what_may_be_a_seed_or_a_setting_is_asked_for(name):
+    runs = [run({key: value for key, value in USUAL.items() if key != "seed"} | {name: 1}, curve(0.5, 0.6))]
+    assert asked(runs) == {"seed": [f"--column seed={name}", f"--column setting={name}"]}
+    assert taken(runs, f"seed={name}")[0].names["seed"] == name
+    columns, questions = taken(runs, f"setting={name}")
+    assert ("seed" in columns.names, questions) == (False, [])
+    assert ("setting", name, "runs that differ in it are compared apart") in columns.rows([name])
+    assert asked([run(USUAL | {name: 1}, curve(0.5, 0.6))]) == {}, "a column is called seed"
 
 
 def test_the_batch_of_a_device_needs_no_question():

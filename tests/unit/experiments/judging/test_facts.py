@@ -252,7 +252,9 @@ def test_settings_that_differ_are_a_table():
 
 def test_many_runs_are_counted():
     [fact] = facts_of(changed(seed=None)(clean()), TARGET, "max")
-    assert fact.words == "No seed is named: 8 runs (r0, r1, r2 and 5 more)."
+    assert (
+        fact.words == "No seed is named (--column seed=NAME says which column it is): 8 runs (r0, r1, r2 and 5 more)."
+    )
 
 
 def test_values_that_are_no_numbers_are_compared_all_the_same():

@@ -195,6 +195,46 @@ def test_a_frame_is_judged_from_python(here, world):
         judge(frame, target=f"val/acc={TARGET}", columns={"batch_size": "bs"})
 
 
+@pytest.mark.parametrize(
+    ("values", "target", "meant"),
+    [
+        ((0.4, 0.7, 0.9, 0.91), "val_acc=88", "val_acc=0.88"),
+        ((40.0, 70.0, 90.0, 91.0), "val_acc=0.88", "val_acc=88"),
+        ((0.4, 0.7, 0.9, 0.91), "val_acc=0.88", None),
+        ((0.4, 0.7, 0.9, 0.91), "val_acc=0.99", None),
+        ((0.4, 0.7, 0.9, 0.91), "val_acc=99", None),  # nothing tells what was meant
+        ((90.0, 40.0, 4.0, 3.0), "val_loss=0.5", None),
+        ((0.9, 0.5, 0.1, 0.05), "val_loss=2", None),
+    ],
+)
+def test_a_target_in_percent_of_a_share_or_the_other_way_round_is_refused(here, values, target, meant):
+    name = target.partition("=")[0]
+    rows = [
+        {"run": f"{rate}", "num_gpus": 1, "global_batch_size": 64, "lr": rate, "seed": 0, "global_step": 100 * place}
+        | {"train_time": 10.0 * place, name: value}
+        for rate in (0.1, 0.2)
+        for place, value in enumerate(values, start=1)
+    ]
+    if meant is None:
+        judge(pd.DataFrame(rows), target=target)
+        return
+    with pytest.raises(RequestError, match=f"--target: {target}: its values are from .* write --target {meant}"):
+        judge(pd.DataFrame(rows), target=target)
+
+
+def test_a_setting_that_parts_the_cells_is_in_the_table_of_what_was_taken(here):
+    rows = [
+        {"run": f"{depth}-{seed}", "num_gpus": 1, "global_batch_size": 64, "lr": 0.1, "seed": seed, "depth": depth}
+        | {"global_step": 100 * place, "train_time": depth * place, "val_acc": 0.4 + 0.1 * place}
+        for depth in (2, 4)
+        for seed in (0, 1)
+        for place in range(1, 6)
+    ]
+    write_csv(here / "deep.csv", rows)
+    done = scalestudy("judge", "deep.csv", "--target", "val_acc=0.8", cwd=here)
+    assert "setting " in done.stdout.partition("Recommended")[0]
+
+
 def test_a_suspicion_is_told_beside_the_facts_and_marked(here):
     rows = [
         {"run": f"{workers}-{seed}", "num_gpus": workers, "global_batch_size": 64, "lr": 0.1, "seed": seed}

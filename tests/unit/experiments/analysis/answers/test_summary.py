@@ -228,8 +228,12 @@ DAMAGES = st.tuples(st.booleans(), st.sampled_from(OF_AN_EPOCH), st.sampled_from
 STUDIES = {"plain": study_of(TEXT), "of batch sizes": batch_study(**BATCHES)}
 
 
-STEPS_APART = [(False, "steps", "world", 1e17, 0.34375), (False, "samples", "world", 1e-308, 0.1875)]
-"""Damages after which the likeliest curvature is next to none."""
+STEPS_APART = [
+    (False, "steps", "world", 1e17, 0.34375),
+    *[(False, "train_seconds", "world", None, 1.0)] * 2,
+    (False, "samples", "world", 1e-308, 0.1875),
+]
+"""Damages after which a search without bounds for the likeliest curvature overflows."""
 
 
 @settings(max_examples=60)

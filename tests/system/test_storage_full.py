@@ -36,6 +36,7 @@ def fill(disk):
             pass
 
 
+@pytest.mark.timeout(600)  # four studies of two workers
 def test_a_full_disk(tmp_path, small_disk):
     write_spec(
         tmp_path,

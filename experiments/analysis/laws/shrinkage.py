@@ -94,7 +94,7 @@ def _nodes(octaves: Vector) -> Vector:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Level:
+class NoiseLevel:
     """The posterior at the points of the grid that have one noise.
 
     A cell's own deviation is normal. Nodes, groups' effects and coefficients, in this order, are normal together: q
@@ -106,9 +106,9 @@ class Level:
     spreads: Vector  # (h,), standard deviation of a deviation
     lower: Vector  # (h, q, q), lower · lowerᵀ is the precision of nodes, effects and coefficients
     half: Vector  # (h, q), lower⁻ᵀ · half is their mean
+    offset: Vector  # (c,), of the linear law; the values measured are what lies above it
     rows: Vector  # (c, q), of the design, weighted and summed over the measurements of a cell
-    right: Vector  # (q,), the design times the measured values, weighted; these values are less the offset
-    offset: Vector  # (c,), of the linear law
+    right: Vector  # (q,), the design times the measured values, weighted
     sums: Vector  # (c,), of the same values, weighted
     squared: float  # the same of their squares
     counts: Vector  # (c,), of the weights
@@ -121,7 +121,7 @@ class Level:
         """The place in the grid of each point."""
         return [(self.noise, *each) for each in zip(self.spreads.tolist(), self.effects.tolist(), strict=True)]
 
-    def at(self, points: Places) -> "Level":
+    def at(self, points: Places) -> "NoiseLevel":
         """Return the level with some of its points."""
         of_points = ("effects", "spreads", "lower", "half", "precision", "sizes")
         return replace(self, **{name: getattr(self, name)[points] for name in of_points})
@@ -178,7 +178,7 @@ class Shrunk:
     law: LinearLaw
     deviations: Deviations
     weights: Vector  # (h,), of the points of all levels
-    levels: list[Level]
+    levels: list[NoiseLevel]
     evidence: float  # logarithm of the density of the measurements, up to a constant that all laws share
 
     @cached_property
@@ -200,7 +200,7 @@ class Shrunk:
         return np.hstack([shared, groups, self.law.features])
 
     @property
-    def places(self) -> list[tuple[Level, int]]:
+    def places(self) -> list[tuple[NoiseLevel, int]]:
         """Of the points: the level of each, and its place there."""
         return [(level, place) for level in self.levels for place in range(len(level.spreads))]
 
@@ -215,7 +215,7 @@ class Shrunk:
         return np.concatenate([level.spreads for level in self.levels])
 
     @property
-    def likeliest(self) -> Level:
+    def likeliest(self) -> NoiseLevel:
         """The level of the likeliest point, with this point alone."""
         level, place = self.places[int(np.argmax(self.weights))]
         return level.at(np.array([place]))
@@ -269,7 +269,7 @@ def shrink(
         noises, tried = _about(near.noises), _about(near.spreads)
     deviation, shares = np.array(tried), np.array(GROUP_SHARES if grouped else (0.0,))
     spread, share = np.repeat(deviation, len(shares)), np.tile(shares, len(deviation))
-    levels: list[Level] = []
+    levels: list[NoiseLevel] = []
     found: list[Vector] = []
     for noise in noises:
         weight = 1 / (noise**2 + (np.zeros(len(values)) if extra is None else extra))
@@ -316,7 +316,7 @@ def shrink(
         size += (math.log(noise / likely_noise) / NOISE_FACTOR) ** 2 + widths[:, :apart].sum(axis=1)
         found.append(-(fit + size + widths[:, apart:].sum(axis=1)) / 2)
         levels.append(
-            Level(
+            NoiseLevel(
                 noise=noise,
                 effects=noise * share,
                 spreads=spread,

@@ -24,8 +24,8 @@ from scipy import optimize, special
 from scalestudy.experiments.analysis.laws.one_thread import on_one_thread
 from scalestudy.experiments.analysis.laws.shrinkage import (
     Deviations,
-    Level,
     LinearLaw,
+    NoiseLevel,
     Places,
     Shrunk,
     Vector,
@@ -359,7 +359,7 @@ class _Target:
 
     law: Law
     octaves: Vector
-    levels: list[Level]
+    levels: list[NoiseLevel]
     keys: list[tuple[float, float, float]]  # of the points: the place of each in the grid
     where: Places  # (h, 2), its level, and its place there
 
@@ -370,7 +370,7 @@ class _Target:
         found = {key: (index, at) for index, level in enumerate(levels) for at, key in enumerate(level.keys)}
         return cls(law=law, octaves=octaves, levels=levels, keys=list(found), where=np.array(list(found.values())))
 
-    def by_level(self, points: Places) -> Iterator[tuple[Level, Places, Places]]:
+    def by_level(self, points: Places) -> Iterator[tuple[NoiseLevel, Places, Places]]:
         """Yield some draws of one level at a time: it, their places, and their points in it."""
         of_level, at = self.where[points].T
         for index in np.unique(of_level).tolist():

@@ -48,6 +48,7 @@ def test_another_seed_is_trained_and_held_out_too_and_timed_no_more(done, tmp_pa
     assert all(row["test_accuracy"]["n"] == 2 for row in grown.summary["cells"])
 
 
+@pytest.mark.chaos
 def test_asha_stops_trainings_and_never_what_is_held_out(ray_session, place):
     sweep = {**SWEEP, "learning_rate": [0.2, 0.0001], "batch_size": [64]}
     search = {"method": "factorised", "held_out": 1, "scheduler": "asha", "reduction": 2}

@@ -11,6 +11,7 @@ from tests.support.studies import REPOSITORY, ran
 NOTEBOOK = REPOSITORY / "docs" / "examples" / "notebook.ipynb"
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(400)
 def test_the_notebook_runs_and_shows_what_its_cells_promise(tmp_path):
     home = tmp_path / "home"

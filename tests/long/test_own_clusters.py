@@ -33,6 +33,7 @@ def printed_by(code, variables):
     return done.stdout.strip()
 
 
+@pytest.mark.chaos
 def test_doctor_finds_this_machine_well(tmp_path):
     done = scalestudy("doctor", "--json", cwd=tmp_path)
     findings = {finding["name"]: finding["state"] for finding in json.loads(done.stdout)}
@@ -41,6 +42,7 @@ def test_doctor_finds_this_machine_well(tmp_path):
     assert "broken" not in {findings[name] for name in ("ray", "torch", "torchvision", "mlflow", "data", "tracking")}
 
 
+@pytest.mark.chaos
 def test_two_workers_on_two_cpus_do_not_deadlock(tmp_path):
     spec = write_spec(tmp_path, sweep={"num_gpus": [2], "batch_size": [64], "learning_rate": [0.1]})
     script = (

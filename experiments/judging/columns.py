@@ -558,9 +558,9 @@ class _Finder:
             self._lacking("learning_rate")
 
     def _seed(self) -> None:
-        if self._take("seed", self._found("seed", varying=False)):
-            return
-        for name in map(shlex.quote, self._found("seed", varying=False, unsure=True)[:1]):
+        unsure = self._found("seed", varying=False, unsure=True)
+        if not self._take("seed", self._found("seed", varying=False)) and unsure:
+            name = shlex.quote(unsure[0])
             self._ask(
                 f"seed: is {name} the seed of a run, or a setting that was swept?",
                 {f"--column seed={name}": "the seed", f"--column setting={name}": "a setting"},

@@ -100,6 +100,17 @@ def study_of(
     )
 
 
+def check_scale(runs: Sequence[Run], columns: Columns, target: float) -> None:
+    """Raise InputError where one of a target and a share is a percentage, and the other is not."""
+    values = [each.value for run in runs for each in run.evaluations if math.isfinite(each.value)]
+    least, most = min(values, default=0.0), max(values, default=0.0)
+    is_too_high, is_too_low = most <= 1 < target, target <= 1 < least and most <= 100
+    meant = target / 100 if is_too_high else target * 100
+    if columns.mode == "max" and (is_too_high or is_too_low) and least <= meant <= most:
+        problem = f"--target: {columns.metric}={target:g}: its values are from {least:.3g} to {most:.3g}"
+        raise InputError(problem, f"write --target {columns.metric}={meant:g}")
+
+
 def name_of(sources: Sequence[str]) -> str:
     """Return a name for a study, from its first source: `judged-sweep` of logs/sweep.csv."""
     stem = re.split(r"[/\\:]", sources[0].rstrip("/\\"))[-1].partition(".")[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 import shutil
 import time
@@ -17,8 +16,8 @@ from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.judging.columns import Columns, Question, Said, listed, number_of, take_columns
 from scalestudy.experiments.judging.facts import Finding, edge_fact, facts_of
 from scalestudy.experiments.judging.reading import LeftOut, read_runs
-from scalestudy.experiments.judging.runs import Recorded, Run
-from scalestudy.experiments.judging.taken import JudgedStudy, judged_record, study_of
+from scalestudy.experiments.judging.runs import Recorded
+from scalestudy.experiments.judging.taken import JudgedStudy, check_scale, judged_record, study_of
 from scalestudy.experiments.spec.addresses import is_uri
 from scalestudy.experiments.spec.reaching import Mode
 from scalestudy.orchestration.base.environment import left_as_found, prepare_environment
@@ -126,7 +125,7 @@ def judge_runs(
         finally:  # what was taken also says why no run can be read
             if show is not None:
                 show(columns, apart)
-        _check_scale(study.runs, columns, target)
+        check_scale(study.runs, columns, target)
         facts = [fact for fact in facts_of(runs, target, columns.mode) if not _is_apart(fact, study.apart)]
         analysis = Analysis(study.spec, study.plan, study.lines)
         facts += [edge for edge in [_edge(study, analysis, target)] if edge]
@@ -193,17 +192,6 @@ def _target(text: str) -> tuple[str, float]:
     if not equals or not name or number is None or abs(number) == float("inf"):
         raise RequestError(f"--target: {text}: is not NAME=VALUE", "write it like --target val_acc=0.93")
     return name, number
-
-
-def _check_scale(runs: Sequence[Run], columns: Columns, target: float) -> None:
-    """Raise InputError where one of a target and a share is a percentage, and the other is not."""
-    values = [each.value for run in runs for each in run.evaluations if math.isfinite(each.value)]
-    least, most = min(values, default=0.0), max(values, default=0.0)
-    is_too_high, is_too_low = most <= 1 < target, target <= 1 < least and most <= 100
-    meant = target / 100 if is_too_high else target * 100
-    if columns.mode == "max" and (is_too_high or is_too_low) and least <= meant <= most:
-        problem = f"--target: {columns.metric}={target:g}: its values are from {least:.3g} to {most:.3g}"
-        raise InputError(problem, f"write --target {columns.metric}={meant:g}")
 
 
 def _named(source: Source) -> str:

@@ -128,9 +128,8 @@ class Learnt:
         told: dict[Key, dict[int, list[Training]]] = defaultdict(lambda: defaultdict(list))
         for training in trainings:
             told[training.batch_size, training.rate, 1 if pooled else training.num_gpus][training.seed].append(training)
-        is_asked = any(training.status == "stopped" for training in trainings)
-        those = _independent(trainings, pooled=pooled) if is_asked else []
-        passing = Passing.of([training.curve for training in those], target, metric)
+        others = _independent(trainings, pooled=pooled) if any(each.status == "stopped" for each in trainings) else []
+        passing = Passing.of([training.curve for training in others], target, metric)  # asked of stopped ones alone
         places = {key: index for index, key in enumerate(sorted(told))}
         rows: list[tuple[Arrival, int, int]] = []  # its place and seed
         able: dict[Key, float] = {}

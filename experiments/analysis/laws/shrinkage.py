@@ -15,8 +15,9 @@ Shapes: n measurements, c cells, p coefficients, g groups, m nodes, h points of 
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,6 +116,7 @@ class NoiseLevel:
     precision: Vector  # (h, c), of the own deviations
     sizes: Vector  # (h,), logarithms of the determinants but of the coefficients that are not exact, and of the prior
     apart: int  # a
+    weights: Vector  # (h,), how likely each point is; of all levels they sum to 1
 
     @property
     def keys(self) -> list[tuple[float, float, float]]:
@@ -123,7 +125,7 @@ class NoiseLevel:
 
     def at(self, points: Places) -> "NoiseLevel":
         """Return the level with some of its points."""
-        of_points = ("effects", "spreads", "lower", "half", "precision", "sizes")
+        of_points = ("effects", "spreads", "lower", "half", "precision", "sizes", "weights")
         return replace(self, **{name: getattr(self, name)[points] for name in of_points})
 
     @cached_property
@@ -177,19 +179,16 @@ class Shrunk:
 
     law: LinearLaw
     deviations: Deviations
-    weights: Vector  # (h,), of the points of all levels
     levels: list[NoiseLevel]
     evidence: float  # logarithm of the density of the measurements, up to a constant that all laws share
 
     @cached_property
     def mean(self) -> Vector:
         """(c,)."""
-        found, first = self.law.offset.copy(), 0
+        found = self.law.offset.copy()
         for level in self.levels:
-            weights = self.weights[first : first + len(level.spreads)]
             deviations = (level.sums - level.means @ level.rows.T) / level.precision
-            found += self.linear @ (weights @ level.means) + weights @ deviations
-            first += len(weights)
+            found += self.linear @ (level.weights @ level.means) + level.weights @ deviations
         return found
 
     @cached_property
@@ -199,26 +198,26 @@ class Shrunk:
         groups = np.zeros((len(shared), self.levels[0].apart - self.law.exact - shared.shape[1]))
         return np.hstack([shared, groups, self.law.features])
 
-    @property
-    def places(self) -> list[tuple[NoiseLevel, int]]:
-        """Of the points: the level of each, and its place there."""
-        return [(level, place) for level in self.levels for place in range(len(level.spreads))]
+    @cached_property
+    def weights(self) -> Vector:
+        """(h,), of the points of all levels."""
+        return np.concatenate([level.weights for level in self.levels])
 
     @cached_property
     def noises(self) -> Vector:
-        """(h,), of the points."""
+        """(h,), of the points of all levels."""
         return np.repeat([level.noise for level in self.levels], [len(level.spreads) for level in self.levels])
 
     @cached_property
     def spreads(self) -> Vector:
-        """(h,), of the points."""
+        """(h,), of the points of all levels."""
         return np.concatenate([level.spreads for level in self.levels])
 
     @property
     def likeliest(self) -> NoiseLevel:
         """The level of the likeliest point, with this point alone."""
-        level, place = self.places[int(np.argmax(self.weights))]
-        return level.at(np.array([place]))
+        level = max(self.levels, key=lambda each: float(each.weights.max()))
+        return level.at(np.array([level.weights.argmax()]))
 
     @cached_property
     def noise(self) -> float:
@@ -269,7 +268,7 @@ def shrink(
         noises, tried = _about(near.noises), _about(near.spreads)
     deviation, shares = np.array(tried), np.array(GROUP_SHARES if grouped else (0.0,))
     spread, share = np.repeat(deviation, len(shares)), np.tile(shares, len(deviation))
-    levels: list[NoiseLevel] = []
+    levels: list[Callable[..., NoiseLevel]] = []  # but for the weights, which all levels share
     found: list[Vector] = []
     for noise in noises:
         weight = 1 / (noise**2 + (np.zeros(len(values)) if extra is None else extra))
@@ -316,7 +315,8 @@ def shrink(
         size += (math.log(noise / likely_noise) / NOISE_FACTOR) ** 2 + widths[:, :apart].sum(axis=1)
         found.append(-(fit + size + widths[:, apart:].sum(axis=1)) / 2)
         levels.append(
-            NoiseLevel(
+            partial(
+                NoiseLevel,
                 noise=noise,
                 effects=noise * share,
                 spreads=spread,
@@ -335,12 +335,16 @@ def shrink(
         )
     evidence = float(special.logsumexp(found))
     weights = np.exp(np.array(found) - evidence)
-    kept = weights >= NEGLIGIBLE_WEIGHT
+    weights[weights < NEGLIGIBLE_WEIGHT] = 0
+    weights /= weights.sum()
     return Shrunk(
         law=law,
         deviations=deviations,
-        weights=weights[kept] / weights[kept].sum(),
-        levels=[level.at(np.flatnonzero(some)) for level, some in zip(levels, kept, strict=True) if some.any()],
+        levels=[
+            level(weights=each).at(np.flatnonzero(each))
+            for level, each in zip(levels, weights, strict=True)
+            if each.any()
+        ],
         evidence=evidence,
     )
 

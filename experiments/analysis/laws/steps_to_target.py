@@ -427,9 +427,9 @@ def _proposals(target: _Target, parts: Sequence[Shrunk]) -> list[_Proposal]:
     for share, part in zip(_shares(parts).tolist(), parts, strict=True):
         shares, middles = np.zeros(len(places)), np.zeros((len(places), size))
         lowers = np.tile(np.eye(size), (len(places), 1, 1))
-        shares[[places[key] for level in part.levels for key in level.keys]] = share * part.weights
         for level in part.levels:
             of_level = [places[key] for key in level.keys]
+            shares[of_level] = share * level.weights
             lowers[of_level] = level.lower[:, level.apart :, level.apart :]
             middles[of_level] = level.means[:, level.apart :]
         found.append(_Proposal(shares=shares, middles=middles, lowers=lowers))

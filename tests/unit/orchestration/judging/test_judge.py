@@ -1,6 +1,7 @@
 """`judge` from Python and on the command line: a folder that every command reads, or one line."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -232,7 +233,7 @@ def test_a_setting_that_parts_the_cells_is_in_the_table_of_what_was_taken(here):
     ]
     write_csv(here / "deep.csv", rows)
     done = scalestudy("judge", "deep.csv", "--target", "val_acc=0.8", cwd=here)
-    assert "setting " in done.stdout.partition("Recommended")[0]
+    assert re.search(r"^setting +depth +runs that differ in it are compared apart$", done.stdout, re.MULTILINE)
 
 
 def test_a_suspicion_is_told_beside_the_facts_and_marked(here):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import shutil
@@ -61,9 +62,23 @@ class Cluster:
         import ray
 
         if self.connected_here:
-            ray.shutdown()
+            with _garbage_collected():
+                ray.shutdown()
         if self.home:
             _forget(self.home, self.variables)
+
+
+@contextmanager
+def _garbage_collected() -> Iterator[None]:
+    """Leave no garbage to other threads: Ray ends a process that frees one of its references while it shuts down."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        gc.collect()
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 @contextmanager

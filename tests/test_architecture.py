@@ -28,7 +28,7 @@ ANALYSIS = {
     "markupsafe",
 }
 LIBRARIES = {
-    "scalestudy": {"importlib"},
+    "scalestudy": {"lightning", "pytorch_lightning", "transformers"},
     "training": {*TORCH, "pydantic", "pydantic_core", "pynvml"},
     "experiments": ANALYSIS,
     "orchestration": {*TORCH, *ANALYSIS, "ray", "mlflow", "typer", "rich", "pyarrow", "optuna", "sqlalchemy"},
@@ -121,7 +121,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *("training", *within("training", "arguments", "data", "loop", "gradient_sync")),
     },
     # the import name
-    "scalestudy": within("orchestration", "base", "study", "judging"),
+    "scalestudy": {*within("orchestration", "base", "study", "judging"), *within("training", "steps", "trees")},
     "scalestudy.__main__": {"orchestration.commands"},
 }
 """The rooms (and single files) that a room (or a single file that is one by itself) imports, beside itself."""

@@ -16,10 +16,10 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from scalestudy.training.config import TrainConfig, Workload
+from scalestudy.training.config import OF_LOOP, TrainConfig, Workload
 from scalestudy.training.section import changed, default_of, kind_of, leaves, summary_of, text_of
 
-OF_STUDIES = ("metric_mode",)
+OF_STUDIES = ("metric_mode", *OF_LOOP)
 """Keys of `TrainConfig` that say nothing to a single training."""
 ALWAYS_TOLD = ("model", "data")
 """Keys that `make_arguments` writes even at their defaults: a reader asks for them first."""

@@ -67,6 +67,14 @@ UNITS = ("epochs", "steps", "tokens")
 """Units of a training's length. Each is a key; exactly one of them is set."""
 JUDGED = "judged:"
 """Begins the metric of runs that others made (`scalestudy judge`). Its name, which may be any text, follows."""
+OF_LOOP = ("loop", "loop_args", "metrics", "datasets", "exact")
+"""Keys of `workload` for a Ray Train loop alone."""
+OF_ANY = ("metric", "metric_mode")
+"""Keys of `workload` for the built-in loop and a Ray Train loop."""
+GIVEN_TO_LOOP = ("num_gpus", "batch_size", "batch_size_per_worker", "learning_rate", "seed", "epochs")
+"""Keys of a loop's config that a trial sets."""
+SAMPLES = "samples"
+"""The key of `metrics` that names a loop's count of examples."""
 PHASES = ("data", "forward_backward", "gradient_sync", "optimizer")
 """Parts of a step in their order. A record has the seconds that a period spent in each."""
 
@@ -159,7 +167,7 @@ class Workload(Section):
 
     A callable is called with outputs and targets, and returns one loss an example."""
     metric: Annotated[Text, WithJsonSchema({"anyOf": [*BuiltIn(METRICS).forms(), _METRIC_OF_A_TASK]})] = "accuracy"
-    """the target metric, a mean over the test set; or mse, package.module:callable, or one of the task's metrics
+    """the target metric, a mean over the test set; or mse, package.module:callable, or a metric of the task or the loop
 
     A callable is like the loss. accuracy is reported as test_accuracy, a share from 0 to 1; others as test_<name>."""
     metric_mode: Annotated[Literal["max", "min"], EXACT] = "max"
@@ -172,13 +180,53 @@ class Workload(Section):
     """arguments of the task, such as {smoothing: 0.1}"""
     loader: Annotated[LoaderConfig, Affects(result=False)] = LoaderConfig()
     """how data are read ahead; it changes no result"""
+    loop: Annotated[Text, BuiltIn(())] | None = None
+    """a train_loop_per_worker of Ray Train, in place of model and data; null: the built-in loop
+
+    It is called with Ray Train's config, and reports by ray.train.report."""
+    loop_args: Arguments = Field(default_factory=dict)
+    """further keys of the loop's config, such as {hidden: 128}"""
+    metrics: dict[Text, Text] = Field(default_factory=dict)
+    """of a loop: what its reports call the metric and others, such as {accuracy: eval_acc, samples: seen}
+
+    samples: the examples so far, of all workers. A name that is not listed is reported as it is."""
+    datasets: dict[Text, Annotated[Text, BuiltIn(())]] = Field(default_factory=dict)
+    """of a loop: functions that make the Ray Data sets for get_dataset_shard, such as {train: my_data:train}"""
+    exact: Annotated[bool, Affects(step=False, result=False)] = False
+    """of a loop: its training does not depend on num_gpus, as a factorised study needs"""
+
+    @model_validator(mode="after")
+    def _one_loop(self) -> Self:
+        clashes = []
+        for name, field in Workload.model_fields.items():
+            if name in OF_ANY or name == "loop" or value_of(self, name) == field.get_default(call_default_factory=True):
+                continue
+            if self.loop is None and name in OF_LOOP:
+                clashes.append(Clash(name, "has no effect without loop", "name a loop, or remove the key", ["loop"]))
+            elif self.loop is not None and name not in OF_LOOP:
+                message = f"has no effect: there are both `loop` and `{name}`, and a loop has its own"
+                clashes.append(Clash(name, message, f"remove {name}, or loop", ["loop"]))
+        if repeated := [name for name in GIVEN_TO_LOOP if name in self.loop_args]:
+            names = ", ".join(repeated)
+            message = f"repeat {names}, which the trial sets in every loop's config"
+            clashes.append(Clash("loop_args", message, f"remove {names} from them", ()))
+        if unfit := [name for name in self.metrics if not name.isidentifier()]:
+            message = f"have the name {unfit[0]!r}, which is no identifier"
+            clashes.append(Clash("metrics", message, "write name: what the reports call it", ()))
+        if clashes:
+            raise wrong_together(self, clashes)
+        return self
 
     @model_validator(mode="after")
     def _metric_is_known(self) -> Self:
         problem: tuple[str, str] | None = None
         if self.metric.startswith(JUDGED):
             return self
-        if self.task is not None:
+        if self.loop is not None:
+            if not self.metric.isidentifier() or self.metric == SAMPLES:
+                remedy = "write a name, such as perplexity, and under metrics what the reports call it"
+                problem = "is no name of a loop's metric", remedy
+        elif self.task is not None:
             if not self.metric.isidentifier() or self.metric == "loss":
                 problem = "is no name of a task's metric", "name one of the metrics that the task's finish returns"
         elif self.metric.endswith(":loss"):
@@ -186,7 +234,7 @@ class Workload(Section):
         else:
             problem = not_built_in(self.metric, METRICS)
         if problem:
-            raise wrong_together(self, [Clash("metric", *problem, ["task"])])
+            raise wrong_together(self, [Clash("metric", *problem, ["task", "loop"])])
         return self
 
 
@@ -262,7 +310,10 @@ class Train(Section):
     """
 
     epochs: Annotated[Count | None, Affects(step=False)] = EPOCHS
-    """passes over the training set; null: as steps or tokens says"""
+    """passes over the training set; null: as steps or tokens says
+
+    With workload.loop: the reports of a whole training. The loop gets it as config["epochs"], and what counts epochs
+    counts reports. A loop obeys no other key of train."""
     steps: Annotated[Count | None, Affects(step=False)] = None
     """how long a training is, in place of epochs; null: as epochs says"""
     tokens: Annotated[Annotated[int, Field(ge=1, le=LARGEST_TOKENS)] | None, Affects(step=False)] = None

@@ -99,8 +99,10 @@ class Fingerprint:
 def data_key(workload: Mapping[str, Any]) -> str | None:
     """Return the name of the user's data set, with a hash of its arguments if there are any.
 
-    None for a built-in one, which is always the same.
+    None for a built-in one, which is always the same, and for a Ray Train loop, which reads its data itself.
     """
+    if "data" not in workload:
+        return None
     name, arguments = str(workload["data"]), workload["data_args"]
     if name in DATASETS or not arguments:
         return None if name in DATASETS else name

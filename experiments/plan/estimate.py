@@ -4,11 +4,17 @@ import itertools
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, at_size
-from scalestudy.experiments.plan.timing_runs import TIMED_SECONDS, TIMING_RUNS, timed_steps, timing_kinds
+from scalestudy.experiments.plan.timing_runs import (
+    TIMED_SECONDS,
+    TIMING_RUNS,
+    timed_reports,
+    timed_steps,
+    timing_kinds,
+)
 from scalestudy.experiments.spec.sections import length_of, step_keys
 from scalestudy.training.config import Train, Workload
 
@@ -52,7 +58,7 @@ class Timing:
         A timing run counts by its rate after the warm-up, a training by all of its steps.
         """
         epochs: Sequence[Mapping[str, Any]] = record.get("epochs") or ()
-        length, examples = length_of(record["train"]), sum(epoch["samples"] for epoch in epochs)
+        length, examples = length_of(record["train"]), sum(epoch["samples"] or 0 for epoch in epochs)
         tokens = sum(epoch.get("tokens") or 0 for epoch in epochs)
         whole = record.get("kind") != "timing"
         if whole and examples:
@@ -128,7 +134,9 @@ class LastTimings:
         )
 
     def timing_run(self, trial: TrialPlan) -> Span | None:
-        """Return the seconds of the steps of a trial's timing run."""
+        """Return the seconds of the steps of a trial's timing run; of a Ray Train loop, those of some reports."""
+        if trial.workload.get("loop"):
+            return self.training(replace(trial, train=timed_reports()))
         examples = timed_steps(trial) * trial.batch_size
         seconds = [max(TIMED_SECONDS, each.example_seconds * examples) for each in self.used_for(trial)]
         return Span.of(seconds) if seconds else None

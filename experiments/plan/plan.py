@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from scalestudy.experiments.spec.search_space import Cell, Factorised, Space, ToSuggest, cell_key, ordered
 from scalestudy.experiments.spec.sections import NO_STEP, Resources, is_argument, length_of, result_keys
-from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.experiments.spec.study_spec import REPORT, StudySpec
 from scalestudy.experiments.spec.sweep_section import ITEMS
 from scalestudy.training.config import ScheduleConfig, Train, Workload
 
@@ -72,8 +72,8 @@ class TrialPlan(WithParams):
 
     @property
     def period_word(self) -> str:
-        """What it does from one evaluation to the next: `epoch` where it is one, else `evaluation`."""
-        return length_of(self.train).period_word
+        """What a period is called: `epoch` where it is one, else `evaluation`; of a Ray Train loop, `report`."""
+        return REPORT if self.workload.get("loop") else length_of(self.train).period_word
 
     @property
     def cell(self) -> dict[str, Any]:

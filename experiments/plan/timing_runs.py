@@ -26,6 +26,8 @@ TIMED_SECONDS = 2.0
 """Least seconds of these steps: sixty of a small model take a GPU some milliseconds."""
 LEAST_WARM_UP = 5
 """Least steps of its warm-up, even if the spec's trials have fewer: such a run has no other warm-up."""
+LOOP_REPORTS = 3
+"""Reports of a timing run of a Ray Train loop. The first one, with the loop's set-up, is left out of its times."""
 TIMED = ("finished", "at_target", "stopped")
 """Statuses of trials whose epochs were all timed."""
 DISTURBED = "shared_node"
@@ -44,7 +46,8 @@ def timing_trials(
     before others start. The next round runs backwards, so that it begins with the group at hand. A kind of step is left
     out if no trial of it came to its end, or if none of these shared its node. That one was starved is no reason: what
     took its cores is not the study's, and would disturb a timing run too. A factorised study times every kind of step
-    of its trainings with every num_gpus of its grid, disturbed or not.
+    of its trainings with every num_gpus of its grid, disturbed or not. A Ray Train loop that tells no examples has
+    none.
 
     Args:
         spec: of the study.
@@ -64,15 +67,9 @@ def timing_trials(
         if not factorised and not any(DISTURBED in record.get("flags", ()) for _, record in pairs):
             continue
         first, record = pairs[0]
-        most = timed_steps(first)
-        train = {
-            **first.train,
-            "warm_up_steps": most - TIMED_STEPS,
-            "max_steps": most,
-            **_longer(first.train, most, record),
-            "checkpoint_every": 0,
-            "min_seconds": TIMED_SECONDS,
-        }
+        if spec.workload.loop and not all(epoch.get("samples") for epoch in record["epochs"]):
+            continue  # seconds alone say nothing of its steps
+        train = timed_reports() if spec.workload.loop else _timed_training(first, record)
         hashed = {key: value for key, value in train.items() if key not in NO_STEP}
         for size in factorised.sizes if factorised else (first.num_gpus,):
             params = {**first.params, "num_gpus": size}
@@ -93,6 +90,24 @@ def timing_trials(
         for number, timings in enumerate(rounds)
         for trial in sorted(timings, key=lambda trial: trial.num_gpus * (-1) ** (number + 1))
     ]
+
+
+def timed_reports() -> dict[str, Any]:
+    """Return the `train` of the timing run for a trial of a Ray Train loop, which makes reports and no steps."""
+    return {"epochs": LOOP_REPORTS}
+
+
+def _timed_training(like: TrialPlan, record: Record) -> dict[str, Any]:
+    """Return the `train` of the timing run for a trial of the built-in loop."""
+    most = timed_steps(like)
+    return {
+        **like.train,
+        "warm_up_steps": most - TIMED_STEPS,
+        "max_steps": most,
+        **_longer(like.train, most, record),
+        "checkpoint_every": 0,
+        "min_seconds": TIMED_SECONDS,
+    }
 
 
 def _longer(train: Mapping[str, Any], most: int, record: Record) -> dict[str, Any]:

@@ -5,20 +5,28 @@
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from scalestudy.experiments.spec.search_space import Space
 from scalestudy.experiments.spec.study_spec import StudySpec, field_of, value_pairs, values_in
-from scalestudy.training.config import Train, Workload
+from scalestudy.training.config import GIVEN_TO_LOOP, Train, Workload
 from scalestudy.training.contradictions import CONTRADICTIONS
 from scalestudy.training.redaction import redacted
 from scalestudy.training.registry import GRADIENT_SYNCS, INEXACT_SYNCS
-from scalestudy.training.section import ABSENT, LineOf, Problem, strategy_of, text_of
+from scalestudy.training.section import ABSENT, LineOf, Problem, leaves, strategy_of, text_of, value_of
 
 MAX_TRIALS = 10_000
 INSTEAD = "set search.method: grid, or search.allow_inexact: true to run it anyway"
+
+OBEYED = "train.epochs"
+"""The only key of `train` that a Ray Train loop obeys."""
+LOOP_ARGS = "workload.loop_args"
+SWEPT_AS: Mapping[str, str] = {"epochs": OBEYED, "batch_size_per_worker": "batch_size"}
+"""Keys of the spec that set a key of a loop's config, where the names differ."""
 
 Finding = tuple[str, Any, str, str]
 """Field, value, what is wrong, remedy."""
@@ -34,9 +42,7 @@ def relation_problems(spec: StudySpec, line_of: LineOf, known: Collection[str]) 
         _credentials(spec),
         _too_many_trials(spec),
         _batch_too_small(spec),
-        _weights_do_not_fit(spec),
-        _contradictions(spec),
-        _option_without_strategy(spec),
+        *(find(spec) for find in (OF_A_LOOP if spec.workload.loop else OF_THE_BUILT_IN_LOOP)),
         _metric_does_not_fit(spec),
         _stop_does_not_fit(spec),
         _search_does_not_fit(spec),
@@ -58,6 +64,12 @@ def inexact_findings(spec: StudySpec, values: Values | None = None) -> Iterator[
     values: the values of a key to judge. None: every value that some trial has.
     """
     values = values or partial(values_in, spec)
+    if spec.workload.loop:
+        if not spec.workload.exact:
+            message = "may train in another way with each num_gpus, so epochs to a target depend on num_gpus"
+            remedy = "set workload.exact: true if it does not, or search.method: grid"
+            yield "workload.loop", spec.workload.loop, message, remedy
+        return
     if "adascale" in values("train.lr_rule"):
         message = "adapts the rate to the workers' gradients, so epochs to a target depend on num_gpus"
         yield field_of(spec, "train.lr_rule"), "adascale", message, INSTEAD
@@ -165,6 +177,65 @@ def _option_without_strategy(spec: StudySpec) -> Iterator[Finding]:
             yield field_of(spec, key), value, f"has no effect: no trial's gradient_sync is {strategy}", remedy
 
 
+def _swept(spec: StudySpec) -> tuple[str, ...]:
+    """Return every key that the sweep has."""
+    return (*spec.sweep.lists(), *spec.sweep.ranges(), *(spec.sweep.points or ({},))[0])
+
+
+def _loop_args_without_loop(spec: StudySpec) -> Iterator[Finding]:
+    for key in _swept(spec):
+        if key.startswith(f"{LOOP_ARGS}."):
+            message = f"has no effect without workload.loop: {key} is an argument of one"
+            yield field_of(spec, key), spec.sweep.values_of(key), message, "name a loop, or remove the key"
+
+
+OF_THE_BUILT_IN_LOOP = (_weights_do_not_fit, _contradictions, _option_without_strategy, _loop_args_without_loop)
+"""Checks of keys that only the built-in loop obeys."""
+
+
+def _train_without_effect(spec: StudySpec) -> Iterator[Finding]:
+    """Find the keys of `train` that a Ray Train loop does not obey."""
+    message, remedy = "has no effect: only the built-in loop obeys it", "remove it; workload.loop_args reach the loop"
+    for path, field in leaves(Train):
+        key, value = f"train.{'.'.join(path)}", value_of(spec.train, ".".join(path))
+        if key != OBEYED and value != field.get_default(call_default_factory=True):
+            yield key, to_jsonable_python(value), message, remedy
+    for key in _swept(spec):
+        if key.startswith("train.") and key != OBEYED:
+            place = field_of(spec, key)
+            yield place, spec.sweep.values_of(key), message if key in place else f"have {key}, which {message}", remedy
+        elif key.startswith("workload.") and not key.startswith(f"{LOOP_ARGS}."):
+            why = f"has no effect: there are both `loop` and `{key}`, and a loop has its own"
+            yield field_of(spec, key), spec.sweep.values_of(key), why, f"sweep {LOOP_ARGS}.NAME in its place"
+        elif key.startswith(f"{LOOP_ARGS}.") and (name := key.rpartition(".")[2]) in GIVEN_TO_LOOP:
+            why = f"repeats {name}, which the trial sets in every loop's config"
+            yield field_of(spec, key), spec.sweep.values_of(key), why, f"sweep {SWEPT_AS.get(name, name)} in its place"
+
+
+def _shares_are_not_whole(spec: StudySpec) -> Iterator[Finding]:
+    """Find batches that the workers of a loop can't share evenly: `batch_size_per_worker` is whole."""
+    ranges = spec.sweep.ranges()
+    workers, batches = ranges.get("num_gpus"), ranges.get("batch_size")
+    if batches and max(values_in(spec, "num_gpus")) > 1:
+        message = "is a range, in which some batches are no multiple of num_gpus, as a loop needs"
+        yield "sweep.batch_size", batches.model_dump(), message, "list multiples of num_gpus"
+        return
+    pairs = value_pairs(spec, "batch_size", "num_gpus")
+    if workers:
+        sizes = range(int(workers.low), int(workers.high) + 1)
+        pairs = itertools.product(values_in(spec, "batch_size"), sizes)
+    for batch_size, num_gpus in pairs:
+        if batch_size >= num_gpus and batch_size % num_gpus:  # `_batch_too_small` reports a smaller one
+            message = f"is no multiple of num_gpus {num_gpus}, as a loop's batch_size_per_worker needs"
+            remedy = f"use {batch_size // num_gpus * num_gpus}, or another multiple of every num_gpus"
+            yield field_of(spec, "batch_size"), batch_size, message, remedy
+            return
+
+
+OF_A_LOOP = (_train_without_effect, _shares_are_not_whole)
+"""Checks of a Ray Train loop."""
+
+
 def _metric_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
     metric, mode = spec.workload.metric, spec.workload.metric_mode
     better = {"accuracy": "max", "mse": "min"}.get(metric, mode)
@@ -207,7 +278,7 @@ def _search_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
         yield "search.objective", objective, "needs a target", "give one, such as targets: {accuracy: [0.9]}"
 
     if search.scheduler == "asha":  # needs a rung below the last epoch, the same for all trials
-        unit, word, count = spec.train.unit, spec.train.period_word, spec.evaluations
+        unit, word, count = spec.train.unit, spec.period_word, spec.evaluations
         swept = [key for key in (f"train.{unit}", "train.eval_every") if len(spec.sweep.values_of(key)) > 1]
         if swept:
             message = f"can't be combined with a sweep over {swept[0]}: both decide how long a trial trains"
@@ -248,5 +319,5 @@ def _can_not_be_factorised(spec: StudySpec) -> Iterator[Finding]:
             remedy = f"choose one of {choices}, or null"
             yield "search.train_on", search.train_on, "is not in sweep.num_gpus", remedy
 
-    if not search.allow_inexact:
+    if not search.allow_inexact or spec.workload.loop:  # of a loop, workload.exact says it
         yield from inexact_findings(spec)

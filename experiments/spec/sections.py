@@ -226,7 +226,10 @@ def sweepable_keys() -> tuple[str, ...]:
     return tuple("train.schedule" if key == "train.schedule.name" else key for key in leaf_keys())
 
 
-ARGUMENTS = ("workload.model_args", "workload.data_args", "workload.task_args", "train.schedule.args")
+ARGUMENTS = (
+    *(f"workload.{key}_args" for key in ("model", "data", "task", "loop")),
+    "train.schedule.args",
+)
 """Mappings whose keys, a user's names, may be swept too."""
 
 

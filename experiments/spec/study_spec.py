@@ -19,13 +19,15 @@ from scalestudy.experiments.spec.sections import (
     is_argument,
 )
 from scalestudy.experiments.spec.sweep_section import Sweep
-from scalestudy.training.config import JUDGED, Train, Workload
+from scalestudy.training.config import JUDGED, OF_ANY, OF_LOOP, Train, Workload
 from scalestudy.training.redaction import redacted
 from scalestudy.training.section import Section, value_of, wrong
 
 VERSION = 2
 OF_JUDGED = ("version", "name", "description", "workload", "targets", "judged")
 """Sections of a spec that say something of runs that others made."""
+REPORT = "report"
+"""What a period of a Ray Train loop is called: the loop alone knows what it does between two of them."""
 
 
 def _version(value: int) -> int:
@@ -117,8 +119,16 @@ class StudySpec(Section):
             return []
         chance = "none can be" if count == 1 else "only one that is met at the first evaluation can be"
         why = f"a target is reached once two evaluations in a row meet it, so {chance}"
-        remedy = "train longer, or evaluate more often: three times at least"
-        return [f"{length}: {value_in(self, length)}, evaluated {'once' if count == 1 else 'twice'}: {why}; {remedy}"]
+        often, remedy = "once" if count == 1 else "twice", "train longer, or evaluate more often: three times at least"
+        does = "evaluated"
+        if self.workload.loop:
+            does, remedy = "reported", "let the loop report more often: three times at least"
+        return [f"{length}: {value_in(self, length)}, {does} {often}: {why}; {remedy}"]
+
+    @property
+    def period_word(self) -> str:
+        """What a period of its trainings is called: `epoch`, `evaluation`, or `report` of a Ray Train loop."""
+        return REPORT if self.workload.loop else self.train.period_word
 
     @property
     def evaluations(self) -> int:
@@ -134,8 +144,9 @@ class StudySpec(Section):
     def to_dict(self) -> dict[str, Any]:
         """Return plain data with every default filled in. `StudySpec.model_validate` gives an equal spec.
 
-        The tracking address loses its password, since everything stored or shown is made from this. Of runs that
-        others made, only what is known of them is there.
+        The tracking address loses its password, since everything stored or shown is made from this. Keys of the
+        workload for the other kind of loop are left out; of a Ray Train loop, also the keys of `train` that it does not
+        obey. Of runs that others made, only what is known of them is there.
         """
         plain = self.model_dump(mode="json")
         plain["tracking"]["uri"] = self.tracking.uri and redacted(self.tracking.uri)
@@ -143,10 +154,14 @@ class StudySpec(Section):
         name = metric_name(self.workload.metric)
         if name not in Targets.model_fields:
             plain["targets"] = {name if key == "accuracy" else key: value for key, value in plain["targets"].items()}
+        for key in Workload.model_fields.keys() - OF_ANY:
+            if self.judged or (key in OF_LOOP) != bool(self.workload.loop):
+                del plain["workload"][key]
+        if self.workload.loop:
+            plain["train"] = {"epochs": plain["train"]["epochs"]}
         if self.judged is None:
             del plain["judged"]
             return plain
-        plain["workload"] = {key: plain["workload"][key] for key in ("metric", "metric_mode")}
         return {key: plain[key] for key in OF_JUDGED}
 
     def to_yaml(self) -> str:

@@ -146,3 +146,39 @@ def test_timing_runs_follow_trials_that_run_side_by_side():
     plan = make_plan(spec_of(TWO))
     assert [trial.num_gpus for trial in estimate(plan, LastTimings([]), timed_alone=True).timing_runs] == [1, 2, 1, 2]
     assert estimate(plan, LastTimings([])).timing_runs == []
+
+
+LOOP = """
+name: x
+workload: {loop: 'my:loop', exact: true}
+train: {epochs: 4}
+sweep: {num_gpus: [1, 2], batch_size: [32]}
+"""
+
+
+def reports(trial, *seconds, samples=320):
+    """A record of a loop, whose reports include its evaluation."""
+    plain = record(trial, *seconds)
+    for epoch in plain["epochs"]:
+        epoch |= {"eval_seconds": None, "samples_per_second": None, "samples": samples}
+    return plain
+
+
+def test_a_loop_takes_what_its_reports_took():
+    plan = make_plan(spec_of(LOOP))
+    found = estimate(plan, last([reports(trial, 3.0, 3.0, 3.0, 3.0) for trial in plan.trials]))
+    assert [span.middle for span in found.spans] == pytest.approx([12.0, 12.0])
+    assert (found.epochs, found.worker_epochs, found.timed) == (8, 12, 2)
+
+
+def test_the_timing_run_of_a_loop_takes_three_reports():
+    plan = make_plan(spec_of(LOOP))
+    (one, _) = plan.trials
+    assert last([reports(one, 3.0, 3.0)]).timing_run(one).middle == pytest.approx(9.0)
+
+
+def test_a_loop_that_told_no_examples_is_not_estimated():
+    plan = make_plan(spec_of(LOOP))
+    (one, two) = plan.trials
+    assert Timing.of(reports(one, 3.0, samples=0), "runs/0") is None
+    assert Timing.of(reports(two, 3.0, samples=None), "runs/0") is None

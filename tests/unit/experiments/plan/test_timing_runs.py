@@ -11,6 +11,7 @@ from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.plan.plan import TrialPlan, make_plan
 from scalestudy.experiments.plan.timing_runs import TIMED_STEPS, timing_trials
 from tests.support.factorised import METHOD, SMALL, grid_of, records_of
+from tests.support.loop_studies import loop_study
 from tests.support.synthetic_studies import spec_of, study_of, words_of
 from tests.support.trials import Law, make_timings
 
@@ -255,3 +256,31 @@ def test_what_no_training_finished_is_not_timed():
     endings = {f"workers=1 batch=32 lr={rate} seed={seed}": "diverged" for rate in (0.1, 0.2) for seed in (0, 1)}
     found = timing_trials(spec_of(SMALL), plan.swept, records_of(plan, endings=endings), plan.factorised)
     assert {trial.batch_size for trial in found} == {128}
+
+
+FACTORISED_LOOP = """
+name: x
+workload: {loop: 'my_loop:train', exact: true}
+train: {epochs: 6}
+sweep: {num_gpus: [1, 2], batch_size: [32], learning_rate: [0.1, 0.2]}
+search: {method: factorised}
+"""
+
+
+def timings_of_a_loop(text: str = FACTORISED_LOOP, *, samples: bool = True) -> list[TrialPlan]:
+    spec, plan, lines = loop_study(text=text, samples=samples)
+    return timing_trials(spec, plan.swept, {line["trial_id"]: line for line in lines}, plan.factorised)
+
+
+def test_a_loop_is_timed_by_its_first_reports() -> None:
+    timings = timings_of_a_loop()
+    assert [timing.num_gpus for timing in timings] == [2, 1, 1, 2]
+    assert all(timing.train == {"epochs": 3} and timing.kind == "timing" for timing in timings)
+    assert len({timing.trial_id for timing in timings}) == 4
+    assert timings_of_a_loop(FACTORISED_LOOP.replace("epochs: 6", "epochs: 2"))[0].train == {"epochs": 3}, (
+        "the first report is not timed"
+    )
+
+
+def test_a_loop_that_tells_no_examples_is_not_timed() -> None:
+    assert timings_of_a_loop(samples=False) == []

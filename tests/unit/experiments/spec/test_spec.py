@@ -357,3 +357,62 @@ def test_a_warm_up_of_another_share_at_each_batch_size_is_noted(train, said):
     notes = spec_of(f"name: x\ntrain: {{{train}}}\nsweep: {{batch_size: [64, 256, 32]}}").notes
     assert [said in note for note in notes] == ([True] if said else [])
     assert spec_of(f"name: x\ntrain: {{{train}}}\nsweep: {{batch_size: [64]}}").notes == []
+
+
+LOOP = """
+name: x
+workload: {loop: 'my:loop', loop_args: {hidden: 8}, metric: perplexity, metric_mode: min, metrics: {samples: seen}}
+train: {epochs: 3}
+sweep: {num_gpus: [1, 2], batch_size: [32], workload.loop_args.hidden: [4, 16]}
+targets: {perplexity: [9]}
+"""
+
+
+def test_the_spec_of_a_loop_says_what_holds_and_comes_back():
+    spec = spec_of(LOOP)
+    plain = spec.to_dict()
+    assert set(plain["workload"]) == {"loop", "loop_args", "metrics", "datasets", "exact", "metric", "metric_mode"}
+    assert plain["train"] == {"epochs": 3}
+    assert StudySpec.model_validate(json.loads(json.dumps(plain))) == spec == parse_study(spec.to_yaml(), "study.yaml")
+    trials = make_plan(spec).trials
+    assert [trial.workload["loop_args"] for trial in trials] == [{"hidden": 4}, {"hidden": 16}] * 2
+    assert all(trial.train == {"epochs": 3} and "model" not in trial.workload for trial in trials)
+
+
+def test_a_trial_of_a_loop_gives_its_workers_what_they_read():
+    config = train_config(make_plan(spec_of(LOOP)).trials[1], "data")
+    assert (config.loop, config.loop_args, config.metrics) == ("my:loop", {"hidden": 16}, {"samples": "seen"})
+    assert (config.epochs, config.batch_size, config.learning_rate, config.seed) == (3, 32, 0.1, 0)
+
+
+def test_the_spec_of_the_built_in_loop_names_no_key_of_another():
+    plain = spec_of("name: x").to_dict()["workload"]
+    assert not plain.keys() & {"loop", "loop_args", "metrics", "datasets", "exact"}
+    assert {"model", "data", "loss", "task", "loader"} <= plain.keys()
+
+
+def test_an_id_of_a_loop_follows_its_arguments_and_names():
+    def ids(text):
+        return {trial.trial_id for trial in make_plan(spec_of(text)).trials}
+
+    assert len(ids(LOOP)) == 4
+    for before, after in (
+        ("my:loop", "my:other"),
+        ("seen", "samples"),
+        ("perplexity", "loss"),
+        ("epochs: 3", "epochs: 4"),
+    ):
+        assert not ids(LOOP) & ids(LOOP.replace(before, after))
+    assert ids(LOOP.replace("metric:", "exact: true, metric:")) == ids(LOOP)  # it says something, and changes nothing
+
+
+def test_a_loop_that_reports_once_or_twice_is_noted():
+    (note,) = spec_of(LOOP, "train.epochs=2").notes
+    assert "reported twice" in note
+    assert "let the loop report more often" in note
+    assert spec_of(LOOP).notes == []
+
+
+def test_a_factorised_study_of_an_exact_loop_is_taken():
+    spec = spec_of(LOOP, "search.method=factorised", "workload.exact=true")
+    assert len(make_plan(spec).trials) == 2

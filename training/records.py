@@ -20,6 +20,11 @@ from scalestudy.training.config import PHASES
 
 USAGE = ("cpu_cores", "starved_share", "resident_bytes", "gpu_share")
 """What a record says of the machine. MLflow shows names that begin with `system/` in a separate tab."""
+OPTIONAL = (
+    *("samples_per_second", "peak_memory_bytes", "sync_bytes", "tokens"),
+    *("grad_sq_norm", "grad_trace_cov", "straggler_ratio", *USAGE),
+)
+"""Fields of a record that are None where they were not measured. Others are NaN."""
 SYSTEM = "system/"
 AT_TARGET = "at_{:g}_seconds"
 """The time to the hardest target. MLflow sorts its lists, and this name comes first."""
@@ -202,21 +207,21 @@ class RankMeasurements:
 class EpochRecord:
     """One entry of "epochs" in trials.jsonl. None or NaN: not measured."""
 
-    epoch: int  # number of the evaluation, from 1
+    epoch: int  # number of the evaluation, or of a Ray Train loop's report, from 1
     at: str  # UTC, ISO 8601 with milliseconds and Z
-    steps: int
+    steps: int  # 0: a loop that tells none
     train_loss: float
     test_loss: float
     metric: str  # short name of the target metric
     test_metric: float  # its value over the test set; written as test_<metric>
-    train_seconds: float
+    train_seconds: float  # of a loop: all that it did since the report before, evaluation and set-up included
     eval_seconds: float
-    samples: int
+    samples: int  # 0: a loop that tells none
     samples_per_second: float | None
-    phases: Mapping[str, float]  # PHASES -> seconds in the epoch
-    peak_memory_bytes: int
+    phases: Mapping[str, float]  # PHASES -> seconds in the epoch; empty: a loop's are not measured
+    peak_memory_bytes: int | None
     replica_max_diff: float
-    sync_bytes: int
+    sync_bytes: int | None
     learning_rate: float
     grad_sq_norm: float | None = None
     grad_trace_cov: float | None = None
@@ -231,7 +236,7 @@ class EpochRecord:
     @property
     def tokens_per_second(self) -> float | None:
         """The rate in tokens, by the period's mean of an example; None: the task counts none, or no rate is known."""
-        if self.tokens is None or self.samples_per_second is None:
+        if self.tokens is None or self.samples_per_second is None or not self.samples:
             return None
         return self.samples_per_second * self.tokens / self.samples
 
@@ -252,9 +257,8 @@ class EpochRecord:
         """Return the record behind `to_dict`'s data; what was not finite is NaN now."""
         names = {"test_metric": f"test_{plain['metric']}"}
         values = {entry.name: plain.get(names.get(entry.name, entry.name)) for entry in dataclasses.fields(cls)}
-        optional = ("samples_per_second", "grad_sq_norm", "grad_trace_cov", "straggler_ratio", "tokens", *USAGE)
         given: dict[str, Any] = {
-            name: math.nan if value is None and name not in optional else value for name, value in values.items()
+            name: math.nan if value is None and name not in OPTIONAL else value for name, value in values.items()
         }
         others = [name for name in plain if name.startswith("test_") and name not in ("test_loss", *names.values())]
         more = {name.removeprefix("test_"): math.nan if plain[name] is None else plain[name] for name in others}

@@ -38,7 +38,8 @@ def _recorded(line: Mapping[str, Any], study_id: str, metric: str) -> Recorded:
         value = epoch.get(f"test_{metric}")
         if value is None and line["status"] == "diverged":
             value = math.nan
-        row = {"global_step": steps, "samples_seen": samples, "train_time": seconds, metric: value}
+        # a Ray Train loop may tell no updates or examples: then they stay 0
+        row = {"global_step": steps or None, "samples_seen": samples or None, "train_time": seconds, metric: value}
         rows.append({key: each for key, each in row.items() if each is not None})
     return Recorded(
         where=f"{study_id}, {line['trial_id']}",

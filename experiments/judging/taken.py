@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from scalestudy.experiments.analysis.measures.progress import STEPS_A_SECOND
 from scalestudy.experiments.judging.columns import Columns
 from scalestudy.experiments.judging.facts import repeats
 from scalestudy.experiments.judging.reading import LeftOut, settings_apart, settings_of
@@ -25,8 +26,6 @@ LONGEST_NAME = 40
 UNKNOWN_SET = 1000
 """Where the size of the training set is not known, it counts as so many of the largest batches. Steps are then off by
 one factor in all runs, and seconds a step by its inverse: their product is the time, whatever the factor."""
-STEPS_A_SECOND = 1000.0
-"""Where nothing but time is known, a millisecond counts as a step."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,8 +73,8 @@ def explorer_data(
 
     summary: of the analysis. more_targets: with targets between the spec's (`slider_targets`).
     runs_page: of the study's experiment in MLflow. cells: see `_cell_columns`. timings: speed-up by size. targets: see
-    `_answer`. runs: that page, and a filter for each cell; null without a page. evaluation_timed: of runs that others
-    made, whose times may include it.
+    `_answer`. runs: that page, and a filter for each cell; null without a page. evaluation_timed: of runs that
+    others made and of a Ray Train loop, whose times include it.
     """
     spec, metric, cells = analysis.spec, analysis.metric, analysis.cells
     targets = metric.easiest_first(dict.fromkeys(spec.targets.accuracy))
@@ -90,7 +90,7 @@ def explorer_data(
         "metric": metric.to_dict(),
         "period": period_of(summary),
         "device": summary["study"]["device"],
-        **({"evaluation_timed": True} if spec.judged else {}),
+        **({"evaluation_timed": True} if spec.judged or spec.workload.loop else {}),
         "price": spec.targets.price_per_gpu_hour,
         "keys": [
             {"key": key, "name": HEADINGS.get(key, short_name(key))} for key in (*SIZE_KEYS, *other_parameters(summary))

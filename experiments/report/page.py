@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalestudy.experiments.analysis.answers.judged import LOOP_PHASES
 from scalestudy.experiments.analysis.answers.recommendation import ROLES
 from scalestudy.experiments.analysis.answers.verdicts import DATA_SHARE, SMALL_BATCH_RATIO, SYNC_SHARE
 from scalestudy.experiments.analysis.measures.cells import learnt_label
@@ -72,6 +73,7 @@ EXPLORED = (
     ("memory", "Memory of a worker", "The largest peak of a worker in the trainings of a cell."),
 )
 """Name, title and caption of the figures that the page's script draws, in their order."""
+NO_PHASES = "No finished trial measured the phases of its steps"
 AT_TARGET = "Trainings stopped at the target: a line ends where fewer than half of its seeds went on."
 Choice = Mapping[str, Any]
 
@@ -203,12 +205,13 @@ def explored_figures(data: Mapping[str, Any], summary: Summary) -> tuple[list[di
         "memory": len(per_worker) > 1,
     }
     scaling, one = summary["scaling"], "memory was measured at one batch size a worker only"
+    nowhere = "the loop's memory is not measured" if "loop" in summary["study"] else "no trial measured its memory"
     lacks = {
         "curves": "no training came to an evaluation",
         "pareto": f"{'one cell alone' if timed else 'no cell'} has a time to a target",
         "speedup": "one number of workers alone was timed at the same batch" if present(scaling) else why_of(scaling),
         "rates": "the study has one learning rate only",
-        "memory": one if per_worker else "no trial measured its memory",
+        "memory": one if per_worker else nowhere,
     }
     explored, lacking = [], []
     for name, title, caption in EXPLORED:
@@ -321,7 +324,8 @@ def _written(name: str, value: str, choice: Choice, details: Sequence[str], unit
 def no_verdict(summary: Summary) -> str:
     """Return a sentence for when no rule found a cause."""
     if not any(present(row["step_seconds"]) for row in summary["timings"]):
-        return "No finished trial measured the phases of its steps, so no cause can be named."
+        measured = f"{LOOP_PHASES[:1].upper()}{LOOP_PHASES[1:]}" if "loop" in summary["study"] else NO_PHASES
+        return f"{measured}, so no cause can be named."
     chosen = summary["recommendation"]["choice"]
     if not present(chosen):
         return "No cell is recommended, so no cause was looked for."

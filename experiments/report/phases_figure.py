@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from scalestudy.experiments.analysis.answers.judged import LOOP_PHASES
 from scalestudy.experiments.analysis.answers.verdicts import phase_share
 from scalestudy.experiments.analysis.measures.parts import Row, Summary, present
 from scalestudy.experiments.analysis.measures.usable import PHASES
@@ -31,7 +32,8 @@ def phases_figure(summary: Summary) -> Drawn:
     name, title = "phases", "Where a step's time goes"
     measured = [row for row in summary["timings"] if present(row["step_seconds"])]
     if not measured:
-        return not_drawn(name, title, "no trial measured the phases of its steps")
+        why = LOOP_PHASES if "loop" in summary["study"] else "no trial measured the phases of its steps"
+        return not_drawn(name, title, why)
     rows = measured
     if len(measured) > MOST_BARS:  # evenly from the whole range, the first and the last among them
         rows = [measured[round(number * (len(measured) - 1) / (MOST_BARS - 1))] for number in range(MOST_BARS)]

@@ -14,6 +14,7 @@ from scalestudy.experiments.analysis.answers.throughput import throughput_part
 from scalestudy.experiments.analysis.measures.cells import Cell, cell_row, examples_of, gather
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, missing
+from scalestudy.experiments.analysis.measures.progress import Progress, with_updates
 from scalestudy.experiments.analysis.measures.scaling import Bases, scaling_part, timing_rows
 from scalestudy.experiments.analysis.measures.trial import Line, Trial
 from scalestudy.experiments.analysis.measures.usable import usable
@@ -29,7 +30,9 @@ class Analysis:
     """
 
     def __init__(self, spec: StudySpec, plan: Plan, lines: Sequence[Line], *, include_flagged: bool = False) -> None:
-        self.spec, self.plan, self.usable = spec, plan, usable(lines)
+        known = usable(lines)
+        self.spec, self.plan, self.progress = spec, plan, Progress.of(spec, known.trials)
+        self.usable = with_updates(known, spec, self.progress)
         self.metric = StudyMetric.of(spec.workload)
         self._include_flagged = include_flagged
         self._times: dict[float, TargetTimes] = {}
@@ -47,8 +50,8 @@ class Analysis:
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """The `cells` of `summary.json`."""
-        rows = [row_known(self.spec, cell_row(cell)) for cell in self.cells]
-        if self.spec.train.unit != "epochs" or self.spec.judged:
+        rows = [row_known(self.spec, self.progress, cell_row(cell)) for cell in self.cells]
+        if self.spec.train.unit != "epochs" or self.spec.judged or self.spec.workload.loop:
             rows = [{**row, "examples": examples_of([cell])} for row, cell in zip(rows, self.cells, strict=True)]
         bases = Bases(rows)
         return [{**row, **scaling_part(row, bases)} for row in rows]
@@ -61,7 +64,9 @@ class Analysis:
     @cached_property
     def posterior(self) -> Posterior:
         """Steps to each target and seconds of a step."""
-        return Posterior(self.spec, self.cells, include_flagged=self._include_flagged)
+        # seconds that stand for updates differ with num_gpus, whatever the updates learn
+        pools = self.progress.unit != "seconds"
+        return Posterior(self.spec, self.cells, include_flagged=self._include_flagged, pools=pools)
 
     def times(self, target: float) -> TargetTimes:
         """Return the times of all cells to a target."""
@@ -99,12 +104,12 @@ class Analysis:
 
     def predictions(self, throughput: Figure, efficiency: Figure, *, most_workers: int = MOST_WORKERS) -> Figure:
         """Return what `predict` does, of parts that were made before."""
-        if (why := why_no_law(self.spec)) is not None:
+        if (why := why_no_law(self.progress)) is not None:
             return missing(why)
         target, price = efficiency.get("target"), self.spec.targets.price_per_gpu_hour
         times = None if target is None else self.times(target)
         found = predictions_part(self.posterior, throughput, efficiency, price, times=times, most_workers=most_workers)
-        return predictions_known(self.spec, found)
+        return predictions_known(self.progress, found)
 
 
 def asked(

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from scalestudy.experiments.analysis.answers.judged import SAID_BY_OTHERS
+from scalestudy.experiments.analysis.answers.judged import LOOP_NOISE, SAID_BY_OTHERS
 from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.laws.batch_size import LEAST_SIZES, REGIME_LIMIT, BatchLaw
 from scalestudy.experiments.analysis.laws.estimate import Estimate
@@ -162,8 +162,10 @@ def _part(spec: StudySpec, tuning: Tuning) -> Figure:
     rates = {point.batch_size: point.best.rate for point in known if point.best}
     optimizer, momentum = (setting(spec, tuning.combination, f"train.optimizer.{key}") for key in ("name", "momentum"))
     named = f"{optimizer}, momentum {momentum:g}" if optimizer == "sgd" and momentum else str(optimizer)
-    named = SAID_BY_OTHERS if spec.judged else named
+    named = SAID_BY_OTHERS if spec.judged or spec.workload.loop else named
     noise = noise_scale(tuning.trainings, rates, named)
+    if spec.workload.loop:
+        noise["why"] = LOOP_NOISE
     if not rates and noise["value"] is None:
         return missing(_why_nothing(spec, tuning))
     bounds = _bounds(tuning)

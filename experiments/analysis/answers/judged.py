@@ -1,5 +1,5 @@
-"""What runs that others made can't show: laws where their updates are not known, figures in updates where the size of
-their training set is not."""
+"""What runs that others made, and a user's own loop, can't show: laws where their updates are not known, figures in
+updates where the size of their training set is not, and what only the built-in loop measures."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,28 +7,27 @@ from typing import Any
 from scalestudy.experiments.analysis.answers.posterior import Times
 from scalestudy.experiments.analysis.measures.cells import Cell, key_of
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, missing
+from scalestudy.experiments.analysis.measures.progress import Progress
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.spec.study_spec import StudySpec
 
-TIMES_ALONE = (
-    "nothing but the runs' times is known, no updates or epochs: say which column has them (--column step=NAME, "
-    "--column epoch=NAME)"
-)
-SET_UNKNOWN = "the size of the training set is not known, so epochs tell no updates: --set train_samples=N"
 NAMED_UNFAIR = 3
 """Unfair things that a caveat names; it counts the rest."""
 SAID_BY_OTHERS = "not said"
-"""What stands for a setting of the training that a spec of ours would have."""
+"""What stands for a setting of the training that a spec of the built-in loop would have."""
+LOOP_PHASES = "the loop's phases are not measured"
+LOOP_NOISE = "the loop's gradients are not measured"
+LOOP_TIMES = "Times include the loop's own evaluation, and the first of a training the loop's set-up."
 
 
-def why_no_law(spec: StudySpec) -> str | None:
+def why_no_law(progress: Progress) -> str | None:
     """Return why a study can have no law, as a clause; None: it can."""
-    return TIMES_ALONE if spec.judged is not None and spec.judged.progress == "seconds" else None
+    return progress.why if progress.unit == "seconds" else None
 
 
-def predictions_known(spec: StudySpec, predictions: Figure) -> Figure:
+def predictions_known(progress: Progress, predictions: Figure) -> Figure:
     """Return predictions without the seconds of a step, where they are known up to a factor."""
-    if spec.judged is None or spec.judged.progress != "epochs" or "rows" not in predictions:
+    if progress.unit != "epochs" or "rows" not in predictions:
         return predictions
     best = {role: _timeless(row) for role, row in predictions["best"].items()}
     return {**predictions, "rows": [_timeless(row) for row in predictions["rows"]], "best": best}
@@ -38,29 +37,31 @@ def _timeless(row: Figure) -> Figure:
     return {**row, "step_seconds": None} if "step_seconds" in row else row
 
 
-def row_known(spec: StudySpec, row: Row) -> dict[str, Any]:
-    """Return a row of a cell without the figures that rest on its updates, where these are not known."""
-    if spec.judged is None or spec.judged.progress == "steps":
-        return dict(row)
-    if spec.judged.progress == "epochs":
-        return {**row, "samples_per_second": missing(SET_UNKNOWN)}
-    return {**row, "samples_per_second": missing(TIMES_ALONE), "epoch_seconds": missing(TIMES_ALONE)}
+def row_known(spec: StudySpec, progress: Progress, row: Row) -> dict[str, Any]:
+    """Return a row of a cell without what was not measured, and without what rests on updates that are not known."""
+    unknown: dict[str, Figure] = {"step_seconds": missing(LOOP_PHASES)} if spec.workload.loop else {}
+    if progress.unit != "steps":
+        unknown["samples_per_second"] = missing(progress.why)
+    if progress.unit == "seconds":
+        unknown["epoch_seconds"] = missing(progress.why)
+    return {**row, **unknown}
 
 
-def known_alone(spec: StudySpec, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a summary without what the runs of a judged study can't show, and what is said of its making."""
-    if spec.judged is None:
-        return dict(summary)
+def known_alone(spec: StudySpec, progress: Progress, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a summary without what the trials of a study can't show, and what is said of its making."""
     found = dict(summary)
-    found["cost"] = {**summary["cost"], "wall_seconds": None, "overhead_ratio": None, "why": "others made its runs"}
-    if spec.judged.progress == "steps":
+    if spec.judged is not None:
+        found["cost"] = {**summary["cost"], "wall_seconds": None, "overhead_ratio": None, "why": "others made its runs"}
+    if spec.workload.loop:
+        found["cost"] = {**summary["cost"], "evaluation_timed": True}
+        found["timings"] = [{**row, "step_seconds": missing(LOOP_PHASES)} for row in summary["timings"]]
+    if progress.unit == "steps":
         return found
-    why = TIMES_ALONE if spec.judged.progress == "seconds" else SET_UNKNOWN
     found["cells"] = [{key: value for key, value in row.items() if key != "examples"} for row in summary["cells"]]
-    found["timings"] = [{**row, "steps": None, "examples": None} for row in summary["timings"]]
-    found["throughput_model"] = found["statistical_efficiency"] = missing(why)
-    if spec.judged.progress == "seconds":
-        found["scaling"] = found["lr_rule"] = missing(why)
+    found["timings"] = [{**row, "steps": None, "examples": None} for row in found["timings"]]
+    found["throughput_model"] = found["statistical_efficiency"] = missing(progress.why)
+    if progress.unit == "seconds":
+        found["scaling"] = found["lr_rule"] = missing(progress.why)
     return found
 
 

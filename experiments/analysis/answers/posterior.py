@@ -344,9 +344,15 @@ class Timed:
 class Posterior:
     """What a study's records say of the steps to targets and of the seconds of a step, worked out once each."""
 
-    def __init__(self, spec: StudySpec, cells: Sequence[Cell], *, include_flagged: bool = False) -> None:
-        """Take the cells of a study (`cells.gather`). include_flagged: fit laws to timings in doubt too."""
-        self.spec, self.cells = spec, cells
+    def __init__(
+        self, spec: StudySpec, cells: Sequence[Cell], *, include_flagged: bool = False, pools: bool = True
+    ) -> None:
+        """Take the cells of a study (`cells.gather`).
+
+        include_flagged: fit laws to timings in doubt too. pools: whether the same training with several num_gpus may
+        count as one.
+        """
+        self.spec, self.cells, self._pools = spec, cells, pools
         self.metric = StudyMetric.of(spec.workload)
         self.combinations = {each.of: each for each in combinations(cells)}
         self._include_flagged = include_flagged
@@ -366,7 +372,7 @@ class Posterior:
     def pooled(self, of: str) -> bool:
         """Return whether a training of a combination learns the same with any num_gpus."""
         if of not in self._pooled:
-            self._pooled[of] = learns_alike(self.spec, self.combinations[of])
+            self._pooled[of] = self._pools and learns_alike(self.spec, self.combinations[of])
         return self._pooled[of]
 
     def confirmed(self, of: str, target: float) -> float:

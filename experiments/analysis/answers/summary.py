@@ -6,7 +6,7 @@ from typing import Any
 from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.answers.efficiency import statistical_efficiency
 from scalestudy.experiments.analysis.answers.factorised import factorised_caveats, factorised_part
-from scalestudy.experiments.analysis.answers.judged import known_alone
+from scalestudy.experiments.analysis.answers.judged import LOOP_TIMES, known_alone
 from scalestudy.experiments.analysis.answers.lr_rule import lr_rule
 from scalestudy.experiments.analysis.answers.remedies import Steps
 from scalestudy.experiments.analysis.answers.verdicts import Case, verdicts
@@ -91,6 +91,7 @@ def summary_of(analysis: Analysis, wall_seconds: float | None = None) -> dict[st
             {"kind": kind, "words": words}
             for kind, words in (
                 ("unusable", unusable_caveat(analysis.usable.left_out)),
+                ("evaluation", LOOP_TIMES if spec.workload.loop else None),
                 *(("cut", words) for words in cut_caveats(trials)),
                 ("versions", versions_caveat(trials)),
                 ("accelerators", accelerator_caveat(trials)),
@@ -101,7 +102,7 @@ def summary_of(analysis: Analysis, wall_seconds: float | None = None) -> dict[st
             if words
         ],
     }
-    return known_alone(spec, found)
+    return known_alone(spec, analysis.progress, found)
 
 
 def _study(spec: StudySpec, rows: Sequence[Row], metric: StudyMetric) -> dict[str, Any]:
@@ -113,11 +114,13 @@ def _study(spec: StudySpec, rows: Sequence[Row], metric: StudyMetric) -> dict[st
     return {
         "name": spec.name,
         "description": spec.description,
-        "model": None if spec.judged else spec.workload.model,
-        "data": None if spec.judged else spec.workload.data,
+        "model": None if spec.judged or spec.workload.loop else spec.workload.model,
+        "data": None if spec.judged or spec.workload.loop else spec.workload.data,
+        **({"loop": spec.workload.loop} if spec.workload.loop else {}),
         "metric": metric.to_dict(),
         "epochs": spec.evaluations,
         **({} if train.period_word == "epoch" else {"every": [train.unit, train.period], "length": length}),
+        **({"every": ["reports", 1], "length": None} if spec.workload.loop else {}),
         **({"every": ["evaluations", 1], "length": None, "sources": list(spec.judged.sources)} if spec.judged else {}),
         "device": "/".join(devices) or None,
         **({"accelerator": "/".join(types)} if types else {}),

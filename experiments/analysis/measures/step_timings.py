@@ -195,7 +195,7 @@ def _of_training(trial: Trial) -> StepTiming | None:
         steps, rate = epoch.steps_at(trial.batch_size), epoch.samples_per_second
         if steps and epoch.train_seconds:
             examples = epoch.samples / steps if epoch.samples else float(trial.batch_size)
-            seconds = examples / rate if rate else epoch.train_seconds / steps
+            seconds = examples / rate if rate and not trial.whole_periods else epoch.train_seconds / steps
             rows.append((seconds, examples, epoch.phases["data"] if epoch.phases else None))
     if not rows:
         return None

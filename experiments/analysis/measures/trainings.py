@@ -94,7 +94,10 @@ class BatchPoint:
 
 
 def learns_alike(spec: StudySpec, combination: Combination) -> bool:
-    """Whether a step learns the same with any num_gpus, apart from rounding. Of runs of others that is not known."""
+    """Whether a step learns the same with any num_gpus, apart from rounding.
+
+    Of runs of others that is not known; of a user's loop `workload.exact` says it.
+    """
     if spec.judged:
         return False
     inexact = inexact_findings(spec, lambda key: [setting(spec, combination, key)])

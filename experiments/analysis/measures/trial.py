@@ -141,6 +141,8 @@ class Trial(WithParams):
     """Whether its one evaluation is its result, as good as confirmed: others made it, and say no more of it."""
     stopped_at: float | None = None
     """Of such a trial: the target at which it ended, if it met it; None: it went on to an end of its own."""
+    whole_periods: bool = False
+    """Whether its periods are timed whole, with evaluation: a Ray Train loop of the user's reports no other time."""
     without_first: bool = False
     """Whether it was cut and its timings leave out the first epoch, however few epochs it has (`usable`)."""
     on_more_nodes: bool = False
@@ -190,6 +192,15 @@ class Trial(WithParams):
     def nodes(self) -> int:
         """On how many nodes its workers were; 1 if the line does not say."""
         return min(self.world.nodes, self.num_gpus)
+
+    def seconds_of(self, epoch: Epoch) -> float | None:
+        """Return the seconds of an epoch's steps at the rate after the warm-up; if it is timed whole, all of them.
+
+        None: there is no such rate, or no examples are known.
+        """
+        if self.whole_periods:
+            return epoch.train_seconds
+        return epoch.samples / epoch.samples_per_second if epoch.samples and epoch.samples_per_second else None
 
     @cached_property
     def with_time(self) -> tuple[Epoch, ...]:

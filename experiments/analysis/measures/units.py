@@ -6,6 +6,7 @@ from typing import Any
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import NOTHING, Figure, Summary
+from scalestudy.experiments.spec.study_spec import REPORT
 
 LONGEST_LINE = 900
 """Most characters of a line: five such lines fit MLflow's note, however many cells they name."""
@@ -89,7 +90,9 @@ def metric_of(part: Mapping[str, Any]) -> StudyMetric:
 
 
 def period_of(summary: Summary) -> str:
-    """Return the word for the steps between evaluations: `epoch`, or `evaluation` where they are no epoch."""
+    """Return what a period is called: `epoch`, `evaluation` where it is none, `report` of a Ray Train loop."""
+    if "loop" in summary["study"]:
+        return REPORT
     return "evaluation" if "every" in summary["study"] else "epoch"
 
 
@@ -102,6 +105,8 @@ def rates_of(summary: Summary) -> dict[str, str]:
 def length_text(summary: Summary) -> str:
     """Return how long a study trains: `10 epochs`, `1,000 steps, evaluated 10 times`."""
     study = summary["study"]
+    if "loop" in study:
+        return plural(study["epochs"], REPORT)
     if "sources" in study:
         return f"evaluated {study['epochs']} times at most"
     if "every" not in study:

@@ -212,11 +212,11 @@ def timings_by_step(trials: Sequence[Trial]) -> dict[str, tuple[Trial, ...]]:
 
 
 def _rated(timing: Trial) -> list[tuple[float, float, float]]:
-    """Return examples, steps and their seconds at the rate after the warm-up, for each timed epoch."""
+    """Return examples, steps and their seconds (`Trial.seconds_of`), for each timed epoch."""
     return [
-        (epoch.samples, epoch.steps, epoch.samples / epoch.samples_per_second)
+        (epoch.samples, epoch.steps, seconds)
         for epoch in timing.timed
-        if epoch.samples and epoch.steps and epoch.samples_per_second
+        if epoch.samples and epoch.steps and (seconds := timing.seconds_of(epoch))
     ]
 
 

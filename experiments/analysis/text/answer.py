@@ -278,7 +278,7 @@ def _sure_line(summary: Summary) -> Line | None:
 def study_took(cost: Figure) -> str:
     """Say what the study itself took: its time over all its runs, beside its training, and worker-seconds.
 
-    cost: from `study_cost`.
+    cost: from `study_cost`; evaluation_timed: training includes evaluation, as a Ray Train loop's does.
     """
     wall, ratio = cost["wall_seconds"], cost["overhead_ratio"]
     if wall is None:
@@ -287,9 +287,10 @@ def study_took(cost: Figure) -> str:
     if ratio is None:
         return f"{took}; {cost['why']}."
     money = f", cost {money_text(cost['cost'])}" if cost["cost"] is not None else ""
+    between = "start-up and recording" if cost.get("evaluation_timed") else "start-up, evaluation and recording"
     return (
         f"{took}, {ratio:.2f}× the {seconds_text(cost['critical_path_seconds'])} of training on its critical path: "
-        "start-up, evaluation and recording are the difference. "
+        f"{between} are the difference. "
         f"All trainings together: {three_digits(cost['worker_seconds'])} worker-seconds{money}."
     )
 

@@ -127,6 +127,42 @@ def test_too_few_timed_steps_of_a_rank_give_no_rate() -> None:
     assert reduce(FAST, hasty).samples_per_second is None
 
 
+def test_what_a_loop_does_not_measure_is_null_and_comes_back() -> None:
+    record = EpochRecord(
+        epoch=1,
+        at="2026-01-01T00:00:00.000Z",
+        steps=0,
+        train_loss=math.nan,
+        test_loss=math.nan,
+        metric="perplexity",
+        test_metric=9.5,
+        train_seconds=2.0,
+        eval_seconds=math.nan,
+        samples=0,
+        samples_per_second=None,
+        phases={},
+        peak_memory_bytes=None,
+        replica_max_diff=math.nan,
+        sync_bytes=None,
+        learning_rate=0.1,
+        more={"bleu": 0.25},
+    )
+    plain = json.loads(json.dumps(record.to_dict(), allow_nan=False))
+    unknown = ("peak_memory_bytes", "sync_bytes", "replica_max_diff", "eval_seconds", "train_loss", "test_loss")
+    assert [plain[name] for name in unknown] == [None] * len(unknown)
+    again = EpochRecord.from_dict(plain)
+    assert (again.peak_memory_bytes, again.sync_bytes, again.steps, again.samples) == (None, None, 0, 0)
+    assert again.to_dict() == plain
+    known = {"test_perplexity": 9.5, "test_bleu": 0.25, "learning_rate": 0.1, "epoch_seconds": 2.0}
+    assert epoch_metrics(again) == known
+
+
+def test_a_loops_own_loss_is_its_test_loss() -> None:
+    record = dataclasses.replace(reduce(FAST), metric="loss", test_metric=0.5, test_loss=math.nan)
+    assert record.to_dict()["test_loss"] == 0.5
+    assert epoch_metrics(record)["test_loss"] == 0.5
+
+
 @pytest.mark.parametrize("ranks", [(math.nan, 0.0), (0.0, math.nan)])
 def test_a_replica_with_nan_is_never_hidden(ranks: tuple[float, float]) -> None:
     record = reduce(*(dataclasses.replace(FAST, replica_difference=value) for value in ranks))

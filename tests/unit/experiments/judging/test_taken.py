@@ -9,8 +9,8 @@ import pytest
 
 from scalestudy.experiments.analysis import summarise
 from scalestudy.experiments.analysis.answers import posterior
-from scalestudy.experiments.analysis.answers.judged import SET_UNKNOWN, TIMES_ALONE
 from scalestudy.experiments.analysis.measures.parts import present
+from scalestudy.experiments.analysis.measures.progress import SET_UNKNOWN, TIMES_ALONE
 from scalestudy.experiments.judging.own_study import read_study
 from scalestudy.experiments.judging.reading import read_runs
 from scalestudy.experiments.judging.taken import JudgedStudy, name_of, study_of

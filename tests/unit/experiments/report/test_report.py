@@ -2,10 +2,12 @@
 
 import json
 import re
+from functools import partial
 
 import pytest
 
 from scalestudy.experiments.report import write_report
+from tests.support.loop_studies import LAW, LOOP, as_a_loop_tells
 from tests.support.report_pages import Page, check
 from tests.support.synthetic_studies import folder_of
 from tests.support.trials import Law
@@ -241,3 +243,20 @@ def test_of_many_cells_the_best_are_shown_and_all_are_there(tmp_path):
     assert len(row.findall(before)) == 40
     assert len(row.findall(after)) == 60
     assert "fastest" in before or "most accurate" in before  # what is recommended is among them
+
+
+@pytest.mark.parametrize("samples", [True, False])
+def test_the_report_of_a_loop_names_it_and_nothing_of_the_built_in_one(samples, tmp_path):
+    folder = folder_of(tmp_path / "study", LOOP, LAW, change=partial(as_a_loop_tells, samples=samples))
+    text = write_report(folder).read_text("utf-8")
+    check(text)
+    assert "The Ray Train loop my_loop:train, 8 reports" in text
+    assert "median training time from one report to the next" in text
+    assert "evaluation is not timed" not in text
+    whole = text.partition("<style")[0] + text.partition("</style>")[2] + folder.summary_file.read_text("utf-8")
+    assert not re.search(r"lenet|digits|\bsgd\b", whole)
+    for reason in ("The loop&#39;s memory is not measured", "The loop&#39;s phases are not measured"):
+        assert reason in text
+    assert ("call scalestudy.step(samples) in it" in text) is not samples
+    data = json.loads(re.search(r'id="study-data">(.*?)</script>', text, re.DOTALL)[1])
+    assert (data["evaluation_timed"], data["period"]) == (True, "report")

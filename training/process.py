@@ -138,7 +138,7 @@ def leave(status: int, seconds: float = EXIT_SECONDS) -> NoReturn:
 
     def end() -> NoReturn:
         _flush()
-        _end_children()
+        end_children()
         os._exit(status)
 
     if seconds:
@@ -162,7 +162,7 @@ def _flush() -> None:
             stream.flush()
 
 
-def _end_children() -> None:
+def end_children() -> None:
     """End this process's children and theirs. One in a session of its own was made to outlive us, and stays."""
     give_up_at = time.monotonic() + CHILD_SECONDS
     asked: set[int] = set()

@@ -11,8 +11,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
 
-Activity = Literal["loading", "compiling", "training", "evaluating", "checkpointing"]
-"""Loading: data, model, strategy, a checkpoint. Checkpointing: also writing the model at the end."""
+Activity = Literal[
+    "loading", "compiling", "training", "evaluating", "checkpointing", "in the user's loop", "at a report"
+]
+"""Loading: data, model, strategy, a checkpoint. Checkpointing: also writing the model at the end. At a report: a user's
+loop waits there for the other ranks."""
+AT_A_REPORT: Activity = "at a report"
 COUNTED: Mapping[Activity, tuple[str, str]] = {"training": ("step", "steps"), "evaluating": ("batch", "batches")}
 """Activities whose counter keeps moving while all is well, and the word for what it counts: one, several."""
 

@@ -108,15 +108,19 @@ def slots(
     device: str,
     cpus_per_worker: int,
     gpus_per_worker: float,
+    spare_cpus: int = 0,
     used: Mapping[str, Mapping[str, float]] | None = None,
 ) -> list[Node]:
     """Return each node with the number of workers that it has room for. A draining node has none.
 
-    Only nodes for GPU workers have a type of GPUs. used: CPUs and GPUs that other work holds, by node.
+    Only nodes for GPU workers have a type of GPUs. spare_cpus: that no worker gets, on the node with the most CPUs.
+    used: CPUs and GPUs that other work holds, by node.
     """
+    largest = max((node for node in nodes if not node.draining), key=lambda node: node.cpus, default=None)
 
     def fit(node: ClusterNode, use: Mapping[str, float]) -> int:
-        cpus, gpus = node.cpus - use.get("CPU", 0.0), node.gpus - use.get("GPU", 0.0)
+        spared = spare_cpus if node is largest else 0
+        cpus, gpus = node.cpus - spared - use.get("CPU", 0.0), node.gpus - use.get("GPU", 0.0)
         fitting = workers_that_fit(cpus, gpus, device, cpus_per_worker, gpus_per_worker)
         return 0 if node.draining else max(0, fitting)
 
@@ -214,17 +218,22 @@ class Grown:
 
 
 def place(
-    resources: Resources, sizes: Sequence[int], nodes: Sequence[ClusterNode], growth: Growth | None = None
+    resources: Resources,
+    sizes: Sequence[int],
+    nodes: Sequence[ClusterNode],
+    growth: Growth | None = None,
+    *,
+    spare_cpus: int = 0,
 ) -> tuple[str, list[Node]]:
     """Return the device that a study's workers get, and their room on each node.
 
-    growth: None: no autoscaler adds nodes.
+    growth: None: no autoscaler adds nodes. spare_cpus: see `slots`.
 
     Raises RequestError if a trial of one of these sizes needs more workers than the cluster can ever have.
     """
     device = choose_device(resources.device, nodes)
     cpus, gpus = resources.cpus_per_worker, resources.gpus_per_worker
-    room = slots(nodes, device=device, cpus_per_worker=cpus, gpus_per_worker=gpus)
+    room = slots(nodes, device=device, cpus_per_worker=cpus, gpus_per_worker=gpus, spare_cpus=spare_cpus)
     grown = growth.most(device=device, cpus_per_worker=cpus, gpus_per_worker=gpus).largest_group if growth else 0
     check_capacity(sizes, room, device=device, grown=grown)
     return device, room

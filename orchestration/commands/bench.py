@@ -19,6 +19,7 @@ from scalestudy.orchestration.commands import show
 from scalestudy.orchestration.commands.bench_result import EXPERIMENT, Cell, Experiment, Run, Table
 from scalestudy.orchestration.commands.parameters import ALLREDUCE, BENCHES, MAX_BATCH
 from scalestudy.orchestration.study.folders import read_trained_spec
+from scalestudy.orchestration.study.loop_checks import refuse_loop
 from scalestudy.orchestration.study.ready import check_callables, check_configs, check_data, known_trials
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.mlflow_store import NOTE, NOTE_LIMIT, ROLE, open_experiment
@@ -174,6 +175,7 @@ class MaxBatchBench:
         if memory_gib is not None and not memory_gib > 0:
             raise RequestError(f"--memory: {memory_gib:g} GiB is not above 0", "give the GiB that a worker may use")
         spec = read_trained_spec(source, overrides)
+        refuse_loop(spec, "bench max-batch", "name a study of the built-in loop")
         self._root = check_data(spec)
         check_callables(spec)
         trials = known_trials(spec, make_plan(spec))

@@ -295,7 +295,9 @@ def data(spec: StudySpec) -> Iterator[Finding]:
     from scalestudy.training.registry import DATASETS
 
     root, name = check_data(spec), spec.workload.data
-    if name in DATASETS:
+    if spec.workload.loop:
+        yield Finding("data", "note", f"{spec.workload.loop} reads its data itself, which is not tried here")
+    elif name in DATASETS:
         yield Finding("data", "ok", f"{name} (data folder {root})")
     else:
         yield Finding("data", "note", f"{name} is not called here", "call it with scalestudy plan SPEC --rehearse")

@@ -21,6 +21,7 @@ from scalestudy.orchestration.commands.earlier import earlier_timings
 from scalestudy.orchestration.commands.measure import measure_cells
 from scalestudy.orchestration.commands.models import Variant, inspect_models
 from scalestudy.orchestration.study.folders import read_trained_spec
+from scalestudy.orchestration.study.loop_checks import refuse_loop
 from scalestudy.orchestration.study.opening import PreparedStudy, open_extended
 from scalestudy.orchestration.study.ready import (
     check_callables,
@@ -34,6 +35,7 @@ from scalestudy.orchestration.study.schedule import Costs, Room, Rule, Work, sim
 
 NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 NAMED_SOURCES = 3
+NOT_TIMED_LOOP = "not timed yet: a Ray Train loop is timed by a run, if it tells its examples"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +107,8 @@ def plan_study(
     trials = known_trials(spec, plan)
     cluster = machines(spec.resources, slots, nodes, logical_cpus(plan, spec))
     device, threads = choose_device(spec.resources.device, cluster), spec.resources.cpus_per_worker
+    if measure:
+        refuse_loop(spec, "--measure", "plan without --measure; the timings of an earlier run count")
     if measure and device == "cuda" and not gpus_here():
         problem = "--measure: the plan is for workers with a GPU, and this machine has none"
         raise RequestError(problem, "measure on a machine that has, or set resources.device: cpu")
@@ -117,15 +121,18 @@ def plan_study(
         check_configs(trials, root)
     if rehearse:
         rehearsal = rehearse_study(spec, plan, trials, root)
+    if rehearsal and not spec.workload.loop:
         unbuilt = [kind.trials[0].workload for name, kind in kinds_of(trials).items() if name in rehearsal.left_out]
         models = inspect_models([trial for trial in trials if trial.workload not in unbuilt], root)
     if measure:
         timings = [measure_cells(trials, root, device=device, threads=threads), *timings]
     rule = trainings_rule(spec.resources, device, factorised=plan.factorised is not None)
-    fresh_workers = rehearsal is not None and bool(rehearsal.fresh_workers)
+    fresh_workers = bool(spec.workload.loop) or (rehearsal is not None and bool(rehearsal.fresh_workers))
     room = room_of(spec, rule, device, cluster, fresh_workers=fresh_workers)
     cost = estimate(plan, LastTimings(timings), corners=trials, timed_alone=rule == "packed, then timed")
     seconds, why = how_long(cost, room, measured=measure)
+    if spec.workload.loop and cost.spans is None:
+        why = NOT_TIMED_LOOP
     return PlannedStudy(
         spec=spec,
         plan=plan,
@@ -183,7 +190,7 @@ def room_of(
 ) -> Room:
     """Return the room that a study would have on these machines, and the engine's rules there.
 
-    fresh_workers: whether a group trains one trial alone.
+    fresh_workers: whether a group trains one trial alone, as for a Ray Train loop.
     """
     wanted = spec.resources
     cpus, gpus = wanted.cpus_per_worker, wanted.gpus_per_worker

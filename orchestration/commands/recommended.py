@@ -17,6 +17,7 @@ from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.commands.study_commands import Advice, write_spec_file
 from scalestudy.orchestration.study.folders import refuse_judged
+from scalestudy.orchestration.study.loop_checks import refuse_loop
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.arguments import make_arguments
 from scalestudy.training.section import changed
@@ -69,7 +70,11 @@ class RecommendedCell:
         return write_spec_file(file, text, "--spec")
 
     def torchrun(self) -> str:
-        """Return the command that trains the cell on one machine with its first seed, quoted for a shell."""
+        """Return the command that trains the cell on one machine with its first seed, quoted for a shell.
+
+        Raises RequestError for a Ray Train loop, which such a command can't run.
+        """
+        refuse_loop(self.spec, "--torchrun", "run the cell with recommend --spec FILE, then scalestudy run FILE")
         trial, resources = make_plan(self.spec).trials[0], self.spec.resources
         config = train_config(trial, ".").replace(data_root=None)  # the machine that trains finds its data
         words = ["torchrun", "--standalone", "--nproc-per-node", str(trial.num_gpus), "-m", "scalestudy.training"]

@@ -48,7 +48,7 @@ def plan(console: Console, planned: PlannedStudy) -> None:
         space = planned.plan.to_suggest.space if planned.plan.to_suggest else {}
         columns(console, ["parameter", "values"], [[name, values] for name, values in space.items()])
     bound = "at most " if planned.plan.to_suggest or spec.stops_at_target else ""
-    period = spec.train.period_word
+    period = spec.period_word
     lines = [
         f"{spec.name}: {bound}{plural(len(cost.trials), 'trial')}, {cost.epochs} {period}s, "
         f"{cost.worker_epochs} worker-{period}s",

@@ -27,7 +27,16 @@ from typing import TYPE_CHECKING, Any
 from scalestudy.orchestration.cluster.nodes import Node
 from scalestudy.orchestration.cluster.sharing import Demand
 from scalestudy.orchestration.groups.clock import PoolClock
-from scalestudy.orchestration.groups.events import Ended, JournalEvent, KillCount, Member, WorkerPost
+from scalestudy.orchestration.groups.events import (
+    Ended,
+    JournalEvent,
+    KillCount,
+    LoopEnded,
+    LoopReport,
+    Member,
+    TrialError,
+    WorkerPost,
+)
 from scalestudy.orchestration.groups.failures import Cause, Loss
 from scalestudy.orchestration.groups.model import (
     EndGroup,
@@ -188,6 +197,9 @@ class GroupPoolActor:
                 attempt=assignment.attempt,
                 best_score=self._pool.best_score,
                 order=assignment.order,
+                checkpoint=assignment.loop.checkpoint.address
+                if assignment.loop and assignment.loop.checkpoint
+                else None,
             )
         return EndGroup() if group.state == "stopping" else None
 
@@ -210,6 +222,25 @@ class GroupPoolActor:
         """Take a rank's report on the trial in its hands."""
         if self._pool.report(turn, rank, post):
             await self._settle()
+
+    async def loop_report(self, group_id: str, incarnation: str, post: LoopReport | LoopEnded) -> bool:
+        """Take what a group's controller says of the user's loop in its hands. Return whether the loop goes on."""
+        group = self._pool.groups.get(group_id)
+        if group is None or group.assignment is None:
+            return False
+        await self.report(Turn(group_id=group_id, incarnation=incarnation, sequence=group.assignment.sequence), 0, post)
+        return group.assignment is not None and not group.assignment.stopping
+
+    async def datasets_failed(self, group_id: str, error: TrialError) -> None:
+        """Take what a function of the user's for Ray's data sets has raised, in a group's controller."""
+        self._pool.datasets_failed(error)
+        if group := self._pool.groups.get(group_id):
+            group.stop(self._pool.clock())
+        await self._settle()
+
+    async def kept_checkpoints(self) -> list[str]:
+        """Return the addresses of the checkpoints from which trials of users' loops may go on."""
+        return self._pool.kept_checkpoints()
 
     async def kernel_kills(self, group_id: str) -> dict[int, KillCount]:
         """Return what the ranks of a group counted when they began the trial in their hands."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scalestudy.orchestration.groups.events import Beat, WorkerPost
-from scalestudy.training.pulse import COUNTED
+from scalestudy.training.pulse import AT_A_REPORT, COUNTED
 
 
 @dataclass
@@ -60,7 +61,14 @@ class Beats:
         return f"no progress for {still:.0f} s{self._doing(there[0], ' while ') if there else ''}"
 
     def at_last(self) -> str:
-        """Return what the first rank that has not ended does, as the end of a sentence; "": nothing is known."""
+        """Return what the first rank that has not ended does, as the end of a sentence; "": nothing is known.
+
+        Where ranks wait at a report of a user's loop, return which, and for which others.
+        """
+        waiting = [rank for rank, beat in sorted(self.last.items()) if beat.activity == AT_A_REPORT]
+        others = [rank for rank in range(self.ranks) if rank not in waiting]
+        if waiting and others:
+            return f", while {_ranks(waiting)} waited at a report that {_ranks(others)} had not made"
         return next((self._doing(rank, ", last while ") for rank in range(self.ranks) if not self._has_ended(rank)), "")
 
     def _has_ended(self, rank: int) -> bool:
@@ -74,3 +82,7 @@ class Beats:
             return f"{joint}{beat.activity}, for {beat.seconds:.0f} s"
         one, several = COUNTED[beat.activity]
         return f"{joint}{beat.activity}, after {beat.count} {one if beat.count == 1 else several}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"

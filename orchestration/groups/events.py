@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from scalestudy.experiments.spec.addresses import parent_and_name
 from scalestudy.training.fingerprint import Fingerprint
 from scalestudy.training.gpu_state import GpuState
 from scalestudy.training.pulse import Activity
@@ -175,11 +176,28 @@ class Running:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoopCheckpoint:
+    """The last checkpoint that a user's loop has reported."""
+
+    address: str  # path or URI of its folder
+    epoch: int  # the last epoch recorded before it or with it; 0: none
+    seconds: float = 0.0  # that the loop ran after that epoch's record
+    steps: int = 0  # that it made by `scalestudy.step` after that record
+    samples: float = 0.0  # of these steps
+
+    @property
+    def run(self) -> str:
+        """The address of the folder of its Ray Train run, that of one group."""
+        return parent_and_name(self.address)[0]
+
+
+@dataclass(frozen=True, kw_only=True)
 class EpochDone:
     """An epoch is trained and evaluated."""
 
     record: EpochRecord
     flags: tuple[str, ...] = ()  # of the trial, as far as the pool knows them
+    checkpoint: LoopCheckpoint | None = None  # of a user's loop, if it has reported one so far
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,8 +324,9 @@ def to_plain(event: JournalEvent) -> dict[str, Any]:
         case Running():
             return {"type": "running", "attempt": event.attempt, "world": event.world.to_plain()}
         case EpochDone():
-            flags = {"flags": list(event.flags)} if event.flags else {}
-            return {"type": "epoch", "epoch": event.record.to_dict(), **flags}
+            more: dict[str, Any] = {"flags": list(event.flags)} if event.flags else {}
+            more |= {"checkpoint": asdict(event.checkpoint)} if event.checkpoint else {}
+            return {"type": "epoch", "epoch": event.record.to_dict(), **more}
         case Retried():
             return {"type": "retry", "attempt": event.attempt, "error": event.error.to_plain()}
         case Ended():
@@ -334,7 +353,8 @@ def from_plain(plain: Mapping[str, Any]) -> JournalEvent:
             return Running(attempt=plain["attempt"], world=World.from_plain(plain["world"]))
         case "epoch":
             record = EpochRecord.from_dict(plain["epoch"])
-            return EpochDone(record=record, flags=tuple(plain.get("flags") or ()))
+            checkpoint = LoopCheckpoint(**plain["checkpoint"]) if "checkpoint" in plain else None
+            return EpochDone(record=record, flags=tuple(plain.get("flags") or ()), checkpoint=checkpoint)
         case "retry":
             return Retried(attempt=plain["attempt"], error=TrialError(**plain["error"]))
         case "ended":
@@ -485,9 +505,10 @@ class Begun:
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """Rank 0 is about to take the first step."""
+    """Rank 0 is about to take the first step; of a user's loop, to call it."""
 
-    resumed: bool  # from a checkpoint
+    resumed: bool = False  # from a checkpoint
+    code: Mapping[str, str] = field(default_factory=dict)  # of a user's loop, as in `TrainingEnded`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -539,5 +560,26 @@ class RankFailed:
     traceback: str = ""
 
 
-WorkerPost = Begun | Started | Beat | EpochDone | TrainingEnded | Left | GivenBack | RankFailed
-"""What a rank reports to the pool. Its `EpochDone` has no flags."""
+@dataclass(frozen=True, kw_only=True)
+class LoopReport:
+    """A `ray.train.report` of a user's loop that every rank has made. Ray Train's controller sends it."""
+
+    seconds: float  # since the first line of the loop in this attempt, on rank 0
+    keys: tuple[str, ...]  # of rank 0's metrics
+    values: Mapping[str, float]  # rank 0's metrics by the names that the study gives them
+    seen: float | None = None  # examples so far, of all ranks, as rank 0 reports them
+    steps: int = 0  # calls of `scalestudy.step` since the report before, on the rank that made most
+    samples: float = 0.0  # examples that these calls tell, of all ranks
+    timed_samples: float = 0.0  # of these, those of the calls that are timed
+    timed_seconds: float = 0.0  # from call to call, on the slowest rank
+    resumed: bool = False  # whether the loop has taken the checkpoint of an earlier attempt
+    checkpoint: str | None = None  # address of the folder that it came with
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopEnded:
+    """A user's loop has returned on every rank, and all its reports have arrived. Ray Train's controller sends it."""
+
+
+WorkerPost = Begun | Started | Beat | EpochDone | TrainingEnded | Left | GivenBack | RankFailed | LoopReport | LoopEnded
+"""What a rank, or its controller, reports to the pool. Its `EpochDone` has no flags."""

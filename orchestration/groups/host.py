@@ -6,12 +6,13 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scalestudy.experiments.analysis.measures.units import plural
+from scalestudy.experiments.spec.addresses import child, parent_and_name
 from scalestudy.orchestration.cluster import nodes as clusters
 from scalestudy.orchestration.cluster import ray_private, sharing
 from scalestudy.orchestration.cluster.nodes import ClusterNode, Node
@@ -27,7 +28,11 @@ from scalestudy.orchestration.groups.ray_train import (
     ProcessGroupConfig,
 )
 from scalestudy.orchestration.groups.worker import WorkerSettings, serve
+from scalestudy.orchestration.storage.trial_states import forget_run
 from scalestudy.training.exceptions import InputError
+
+if TYPE_CHECKING:
+    from scalestudy.orchestration.groups.trainer import GroupTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -52,12 +57,21 @@ class GroupResources:
     cpus_per_worker: int  # Ray CPUs, and threads on a CPU worker
     gpus_per_worker: float  # Ray GPUs; 0 on CPU
     timeout_seconds: float  # longest time that a collective waits for a peer
+    spare_cpus: int = 0  # of the cluster, for the tasks of Ray's data sets
 
     def per_worker(self, tag: int = 0) -> dict[str, float]:
         """Return Ray's resources of one worker. tag: a few bytes of memory that identify its group; 0: none."""
         gpus = {"GPU": self.gpus_per_worker} if self.device == "cuda" else {}
         memory = {"memory": tag} if tag else {}
         return {"CPU": self.cpus_per_worker, **memory, **gpus}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopGroups:
+    """What groups need whose workers call a user's loop."""
+
+    storage: str  # path or URI of the folder where Ray Train keeps the checkpoints
+    datasets: Mapping[str, str]  # functions that make Ray's data sets, as `package.module:function`, by name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +100,7 @@ class GroupHost:
     pool_lost: bool = False  # whether the pool's actor has died
     cluster_ends: str | None = None  # why there will be no cluster soon
     modules: tuple[str, ...] = ()  # as in `WorkerSettings`
+    loop: LoopGroups | None = None  # None: our loop trains
     say: Callable[[str], None] = logger.info  # takes, every minute, what trials wait for
     most: float = math.inf
     """Workers of one trial that the cluster may have room for with all that its autoscaler may add; infinity:
@@ -96,6 +111,7 @@ class GroupHost:
     def __post_init__(self) -> None:
         self._used, self._wish = LeastUsed(), _Wish(self.resources, self.say, self.most)
         self.room: list[Node] = []  # as the pool has it
+        self._runs: set[str] = set()  # folders of Ray Train's runs of users' loops that are over
         self._unplaced: dict[str, float] = {}  # placement group → since when it waits, by `time.monotonic`
 
     def start(self) -> None:
@@ -196,49 +212,28 @@ class GroupHost:
             return
         try:
             ray.get(self.pool.group_closed.remote(start.group_id, error, cause))
+            if self.loop:
+                self._runs.add(child(self.loop.storage, run_name(start)))
+                self._forget_runs(ray.get(self.pool.kept_checkpoints.remote()))
         except ray.exceptions.RayError as gone:
             logger.info("group %s ended after its pool: %s", start.group_id, gone)
+
+    def _forget_runs(self, kept: Sequence[str]) -> None:
+        """Delete the folders of Ray Train's runs that are over, but for those from which a trial may go on.
+
+        kept: the addresses of checkpoints.
+        """
+        needed = {parent_and_name(address)[0] for address in kept}
+        for run in self._runs - needed:
+            forget_run(run)
+            self._runs.discard(run)
 
     def _fit(self, start: GroupStart) -> tuple[str | None, Cause]:
         """Run a group's `fit()`; return what ended it early, and that cause as a `Cause`."""
         from ray.exceptions import RayActorError
-        from ray.train import FailureConfig, RunConfig, ScalingConfig
 
-        from scalestudy.orchestration.groups.trainer import GroupTrainer
-
-        on_gpu, trains_on = self.resources.device == "cuda", training_device(self.resources.device)
-        restarts = STARTS_WITHOUT_SERVICE - 1
-        settings = WorkerSettings(
-            pool=self.pool,
-            group_id=start.group_id,
-            threads=self.resources.cpus_per_worker,
-            device=trains_on,
-            logs=self.folder,
-            modules=self.modules,
-        )
         try:
-            GroupTrainer(
-                serve,
-                train_loop_config={"settings": settings},
-                backend_config=ProcessGroupConfig(
-                    backend="nccl" if trains_on == "cuda" else "gloo", timeout_seconds=self.resources.timeout_seconds
-                ),
-                scaling_config=ScalingConfig(
-                    num_workers=start.num_workers,
-                    use_gpu=on_gpu,
-                    resources_per_worker=self.resources.per_worker(start.tag),
-                    label_selector=[{"ray.io/node-id": node} for node in start.nodes],  # as the pool counts its room
-                ),
-                run_config=RunConfig(
-                    name=start.group_id,
-                    storage_path=self.shared or str(self.folder),
-                    failure_config=FailureConfig(max_failures=restarts, controller_failure_limit=restarts),
-                    callbacks=[
-                        GroupCallback(self.pool, start.group_id),
-                        ControllerHandle(self.pool, start.group_id),
-                    ],
-                ),
-            ).fit()
+            self._trainer(start).fit()
         except SystemExit:  # Ray has been shut down under it
             return None, "worker_lost"
         except Exception as failure:
@@ -247,6 +242,74 @@ class GroupHost:
             logger.log(logging.INFO if not_wanted else logging.WARNING, "group %s ended: %s", start.group_id, error)
             return error, "controller_lost" if isinstance(failure, RayActorError) else "worker_lost"
         return None, "worker_lost"
+
+    def _trainer(self, start: GroupStart) -> GroupTrainer:
+        """Return the trainer of a group: its workers serve the pool, by our loop or by a user's."""
+        from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+
+        trains_on = training_device(self.resources.device)
+        settings = WorkerSettings(
+            pool=self.pool,
+            group_id=start.group_id,
+            threads=self.resources.cpus_per_worker,
+            device=trains_on,
+            logs=self.folder,
+            modules=self.modules,
+        )
+        scaling = ScalingConfig(
+            num_workers=start.num_workers,
+            use_gpu=self.resources.device == "cuda",
+            resources_per_worker=self.resources.per_worker(start.tag),
+            label_selector=[{"ray.io/node-id": node} for node in start.nodes],  # as the pool counts its room
+        )
+        restarts = STARTS_WITHOUT_SERVICE - 1
+        failures = FailureConfig(max_failures=restarts, controller_failure_limit=restarts)
+        callbacks = [GroupCallback(self.pool, start.group_id), ControllerHandle(self.pool, start.group_id)]
+        backend = "nccl" if trains_on == "cuda" else "gloo"
+        if self.loop is None:
+            from scalestudy.orchestration.groups.trainer import GroupTrainer
+
+            return GroupTrainer(
+                serve,
+                train_loop_config={"settings": settings},
+                backend_config=ProcessGroupConfig(backend=backend, timeout_seconds=self.resources.timeout_seconds),
+                scaling_config=scaling,
+                run_config=RunConfig(
+                    name=start.group_id,
+                    storage_path=self.shared or str(self.folder),
+                    failure_config=failures,
+                    callbacks=callbacks,
+                ),
+            )
+        from scalestudy.orchestration.groups.loop_trainer import LoopBackendConfig, LoopTrainer
+        from scalestudy.orchestration.groups.user_loop import LoopEnd, LoopReports, OwnDataset
+
+        return LoopTrainer(
+            serve,
+            train_loop_config={"settings": settings},
+            backend_config=LoopBackendConfig(backend=backend, timeout_s=int(self.resources.timeout_seconds)),
+            scaling_config=scaling,
+            run_config=RunConfig(
+                name=run_name(start),
+                storage_path=self.loop.storage,
+                failure_config=failures,
+                # the last one may be gone when the pool still names the one before
+                checkpoint_config=CheckpointConfig(num_to_keep=2),
+                callbacks=[
+                    *callbacks,
+                    LoopReports(self.pool, start.group_id),
+                    LoopEnd(self.pool, start.group_id),
+                ],
+            ),
+            datasets={
+                name: OwnDataset(self.pool, start.group_id, function) for name, function in self.loop.datasets.items()
+            },
+        )
+
+
+def run_name(start: GroupStart) -> str:
+    """Return a name for Ray Train's run of a user's loop that no other group has: Ray would go on with its run."""
+    return f"{start.group_id}-{start.tag:x}"
 
 
 def why_ended(failure: Exception) -> str:
@@ -271,6 +334,7 @@ def room_beside_others(
         device=resources.device,
         cpus_per_worker=resources.cpus_per_worker,
         gpus_per_worker=resources.gpus_per_worker,
+        spare_cpus=resources.spare_cpus,
         used=used.take(sample),
     )
 

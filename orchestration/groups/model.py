@@ -10,6 +10,7 @@ from typing import Any, Literal
 from scalestudy.orchestration.groups.beats import Beats
 from scalestudy.orchestration.groups.events import Ended, EpochDone, JournalEvent, KillCount, Member, Status, TrialError
 from scalestudy.orchestration.groups.failures import RankReport
+from scalestudy.orchestration.groups.loop_progress import LoopProgress
 from scalestudy.orchestration.groups.placement import GroupState, GroupView
 from scalestudy.orchestration.groups.trial_record import TrialRecord
 from scalestudy.training.config import TrainConfig
@@ -42,6 +43,7 @@ class TrialOrder:
     model_path: str | None = None  # where the model goes if it is the best so far; None: nowhere
     checkpoints: str | None = None  # the path or URI where its checkpoints go; None: it writes none
     stop_at: float | None = None  # the target at which the training ends; None: after its last epoch
+    reports: int | None = None  # after which a user's loop is ended, for timing; None: it ends by itself
     so_far: TrialRecord = field(default_factory=TrialRecord)  # what earlier engines have left of the trial
 
 
@@ -53,6 +55,7 @@ class NextTrial:
     attempt: int
     best_score: float | None  # of the study so far; more is better
     order: TrialOrder
+    checkpoint: str | None = None  # address of the last one that an earlier attempt's loop has reported
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +162,7 @@ class Assignment:
     beats: Beats
     reports: dict[int, RankReport] = field(default_factory=dict)
     kernel_kills: dict[int, KillCount] = field(default_factory=dict)  # by rank, when the trial began
+    loop: LoopProgress | None = None  # of a user's loop; None: ours trains it
     stopping: bool = False  # its ranks should leave it within a step
     leaving: bool = False  # its ranks should leave it at a step that they agree on, with a checkpoint
 

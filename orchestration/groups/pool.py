@@ -5,11 +5,13 @@ Decisions are made in `placement` and `failures`; the pool carries them out.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, assert_never
 
+from scalestudy.experiments.spec.reaching import arrival
 from scalestudy.orchestration.cluster.nodes import Node, largest_group
 from scalestudy.orchestration.cluster.sharing import TAGS, Demand
 from scalestudy.orchestration.groups import failures
@@ -23,6 +25,8 @@ from scalestudy.orchestration.groups.events import (
     EpochDone,
     GivenBack,
     Left,
+    LoopEnded,
+    LoopReport,
     Member,
     RankFailed,
     Retried,
@@ -33,6 +37,7 @@ from scalestudy.orchestration.groups.events import (
     WorkerPost,
     World,
 )
+from scalestudy.orchestration.groups.loop_progress import LoopProgress, no_metric
 from scalestudy.orchestration.groups.model import (
     Assignment,
     Group,
@@ -109,6 +114,7 @@ class GroupPool:
         self._over: set[str] = set()  # trials that the study is done with
         self._lost_starts: dict[int, int] = {}  # size → controllers lost in a row before their group served
         self._withdrawn: dict[int, Withdrawn] = {}  # by size
+        self._unfit: TrialError | None = None  # why no trial can be trained, as the user's data sets can't be made
 
     # --- a trial ------------------------------------------------------------------------------------------------
 
@@ -146,6 +152,8 @@ class GroupPool:
         elif spent:
             request.attempt -= 1
             request.end("failed", TrialError(kind=spent.kind, message=spent.message, rank=spent.rank), now)
+        elif self._unfit:
+            request.end("failed", self._unfit, now)
         else:
             self.waiting.append(order.trial_id)
         return request.lease
@@ -222,6 +230,7 @@ class GroupPool:
             case Started():
                 if alive:
                     alive.record.training_started(now, resumed=post.resumed)
+                    alive.record.code |= post.code
             case Beat():
                 return False
             case EpochDone():
@@ -241,6 +250,13 @@ class GroupPool:
                 self.limits = replace(self.limits, trials_per_group=1)
                 group.stop(self.clock())
                 self._break_attempt(group, "used_workers", post.why)
+            case LoopReport():
+                if alive and assignment.loop:
+                    self._take_loop_report(group, alive, assignment.loop, post)
+            case LoopEnded():
+                self._leave_loop(group)
+                if alive:
+                    self._end_loop(alive, assignment)
             case TrainingEnded():
                 group.assignment = None
                 group.served += 1
@@ -257,6 +273,13 @@ class GroupPool:
             case _:
                 assert_never(post)
         return True
+
+    def datasets_failed(self, error: TrialError) -> None:
+        """Take what a function of the user's for Ray's data sets has raised. It ends every trial without workers."""
+        self._unfit = error
+        for trial_id in list(self.waiting):
+            self._forget_wait(self.requests[trial_id])
+            self.requests[trial_id].end("failed", error, self.clock.wall())
 
     def workers_lost(self, group_id: str, loss: failures.Loss) -> None:
         """Take a report of Ray Train that workers of a group are dead."""
@@ -291,6 +314,11 @@ class GroupPool:
         for request in [self.requests[trial_id] for trial_id in self.waiting]:
             if request.num_workers == group.num_workers:
                 self._put_off(request, TrialError(kind="group_start", message=failures.with_logs(error, self.logs)))
+
+    def kept_checkpoints(self) -> list[str]:
+        """Return the addresses of the checkpoints from which trials of users' loops may go on."""
+        records = [each.record for each in self.requests.values() if each.ended is None]
+        return [record.checkpoint.address for record in records if record.checkpoint]
 
     # --- the cluster, and time ----------------------------------------------------------------------------------
 
@@ -515,6 +543,8 @@ class GroupPool:
         group = self.groups.get(request.group_id or "")
         if group and group.assignment and group.trial_id == request.trial_id:
             group.assignment.stopping = True
+            if group.assignment.loop:  # it can't be asked to leave
+                self._give_up(group)
 
     def _judge(
         self, request: TrialRequest, cause: failures.Cause, assignment: Assignment | None = None, told: str = ""
@@ -552,6 +582,8 @@ class GroupPool:
         group.served += 1
         if group.state == "busy":
             group.start_again(self.clock())
+        if assignment and assignment.loop:
+            group.stop(self.clock())  # Ray Train knows checkpoints of this trial: no other may get its workers
         if request is None or request.ended:
             return
         if self._go_on(request, self._judge(request, cause, assignment, told)):
@@ -559,6 +591,51 @@ class GroupPool:
             request.put_off = request.record.failures[-1].kind in failures.OUTSIDE
             if not request.put_off:
                 self.waiting.insert(0, request.trial_id)
+
+    def _take_loop_report(self, group: Group, request: TrialRequest, loop: LoopProgress, post: LoopReport) -> None:
+        """Take a report of a user's loop, and end the trial if it has reached its target."""
+        order, now = request.order, self.clock.wall()
+        record = loop.take(post)
+        if post.resumed:
+            request.record.flags.add("resumed")
+        if record is None:
+            request.record.checkpoint = loop.checkpoint
+            return
+        done = EpochDone(record=record, flags=tuple(sorted(request.record.flags)), checkpoint=loop.checkpoint)
+        if not request.record.is_news(done):  # this attempt repeats what an earlier one has told
+            request.record.checkpoint = loop.checkpoint
+            return
+        request.tell(done, now)
+        values = [each.test_metric for _, each in sorted(request.record.epochs.items())]
+        if order.reports is not None and record.epoch >= order.reports:
+            self._leave_loop(group)
+            request.end("finished", None, now)
+        if order.stop_at is None or record.epoch == order.config.evaluations:
+            return
+        if arrival(list(filter(math.isfinite, values)), order.stop_at, order.config.metric_mode) is not None:
+            self._leave_loop(group)
+            request.end("at_target", None, now)
+
+    def _leave_loop(self, group: Group) -> None:
+        """Take its trial from a group that has served a user's loop. It serves no other."""
+        group.assignment = None
+        group.served += 1
+        group.stop(self.clock())
+        self._lost_starts.pop(group.num_workers, None)
+
+    def _end_loop(self, request: TrialRequest, assignment: Assignment) -> None:
+        """End the trial of a loop that has returned: how depends on the metric of its last report."""
+        now, config, epochs = self.clock.wall(), request.order.config, request.record.epochs
+        if not epochs:
+            keys = assignment.loop.keys if assignment.loop else ()
+            request.end("failed", TrialError(kind="exception", message=no_metric(config, keys)), now)
+            return
+        last = epochs[max(epochs)].test_metric
+        if math.isfinite(last):
+            request.end("finished", None, now)
+        else:
+            message = f"{config.metric} is {last:g} at report {max(epochs)}, its last"
+            request.end("diverged", TrialError(kind="diverged", message=message), now)
 
     # --- inside: groups -----------------------------------------------------------------------------------------
 
@@ -627,6 +704,9 @@ class GroupPool:
         group.state = "busy"
         beats = Beats(group.num_workers, began_at=now)
         group.assignment = Assignment(group.sequence, request.order, request.attempt, began_at=now, beats=beats)
+        if request.order.config.loop:
+            past = [record for _, record in sorted(request.record.epochs.items())]
+            group.assignment.loop = LoopProgress(request.order.config, past, request.record.checkpoint)
         members = [group.members[rank] for rank in sorted(group.members)]
         types = {node.accelerator for node in self.nodes if node.node_id in group.slots}
         world = World.of(members, accelerator="+".join(sorted(types)))

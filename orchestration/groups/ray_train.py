@@ -37,6 +37,12 @@ def incarnation() -> str:
     return _INCARNATION["id"]
 
 
+def begin_life(name: str | None = None) -> str:
+    """Note the name of a life of the workers, in this process; return it. None: a new one."""
+    _INCARNATION["id"] = name or uuid.uuid4().hex
+    return _INCARNATION["id"]
+
+
 # --- in the controller --------------------------------------------------------------------------------------------
 class ControllerHandle(ControllerCallback):
     """A callback that gives the pool the controller's handle: ending it ends `fit()`, even while it waits for workers.
@@ -187,8 +193,7 @@ class ProcessGroupBackend(Backend):
         address, port = worker_group.execute_single(0, rendezvous)
         on_gpu = backend_config.backend == "nccl"
         seats = ray.get([worker_group.execute_single_async(rank, own_seat, on_gpu) for rank in range(size)])
-        _INCARNATION["id"] = uuid.uuid4().hex
-        life = Life(incarnation=incarnation(), address=address, port=port, seats=tuple(seats))
+        life = Life(incarnation=begin_life(), address=address, port=port, seats=tuple(seats))
         ray.get([worker_group.execute_single_async(rank, join, rank, life, backend_config) for rank in range(size)])
 
     def on_shutdown(self, worker_group: Any, backend_config: BackendConfig) -> None:
@@ -242,7 +247,7 @@ def join(rank: int, life: Life, config: ProcessGroupConfig) -> None:
     LOCAL_WORLD_SIZE tells the data's loaders, as with torchrun, how many workers share the machine. In a cluster that
     uses the loopback interface alone, gloo's connections use it too.
     """
-    _INCARNATION["id"] = life.incarnation
+    begin_life(life.incarnation)
     os.environ["LOCAL_WORLD_SIZE"] = str(life.neighbours(rank))
     size = len(life.seats)
     if size > 1:

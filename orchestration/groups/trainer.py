@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
 from ray.train.v2._internal.callbacks.metrics import WorkerMetricsCallback
@@ -51,17 +51,25 @@ class GroupTrainController(TrainController):
 
 
 class GroupTrainer(DataParallelTrainer):
-    """Ray's trainer, without what is `UNUSED`, and with a `GroupTrainController`."""
+    """Ray's trainer, without what is `unused`, and with a `GroupTrainController`."""
+
+    variables: ClassVar[Mapping[str, str]] = {}
+    """Variables of the controller, beside those of this process that Ray Train hands on."""
+
+    @property
+    def unused(self) -> tuple[type, ...]:
+        """Ray's callbacks that this trainer leaves out."""
+        return UNUSED
 
     def _create_default_callbacks(self) -> list[Any]:
-        return [each for each in super()._create_default_callbacks() if not isinstance(each, UNUSED)]
+        return [each for each in super()._create_default_callbacks() if not isinstance(each, self.unused)]
 
     def _initialize_and_run_controller(self, **arguments: Any) -> Result:
         """Run the controller as Ray does, but for a handler of Ctrl-C: `fit` runs in a thread of the study's driver."""
         import ray
 
         here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
-        variables = {"RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0", **get_env_vars_to_propagate()}
+        variables = {"RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0", **get_env_vars_to_propagate(), **self.variables}
         controller = ray.remote(num_cpus=0, label_selector=here)(GroupTrainController).remote(variables, **arguments)
         ray.get(controller.run.remote())
         result: Result = ray.get(controller.get_result.remote())

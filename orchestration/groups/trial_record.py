@@ -18,6 +18,7 @@ from scalestudy.orchestration.groups.events import (
     EpochDone,
     Failure,
     JournalEvent,
+    LoopCheckpoint,
     Lost,
     Member,
     Reopened,
@@ -84,6 +85,7 @@ class TrialRecord:
     details: dict[str, Any] = field(default_factory=dict)  # what training picked by itself: shards, memory order …
     gpus: tuple[GpuState, ...] = ()  # of the ranks that had one, as the training ended
     code: dict[str, str] = field(default_factory=dict)  # as in `TrainingEnded`
+    checkpoint: LoopCheckpoint | None = None  # of a user's loop
     ended: Ended | None = None
 
     def is_news(self, event: TrialEvent) -> bool:
@@ -118,6 +120,7 @@ class TrialRecord:
             case EpochDone():
                 self.epochs.setdefault(event.record.epoch, event.record)
                 self.flags.update(event.flags)
+                self.checkpoint = event.checkpoint or self.checkpoint
             case Retried():
                 self.attempts = max(self.attempts, event.attempt)
                 self.failures.append(Failure.of(event.attempt, event.error))

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -35,7 +35,7 @@ from scalestudy.orchestration.groups.model import EndGroup, NextTrial
 from scalestudy.training.exceptions import InputError, readable
 from scalestudy.training.fingerprint import Fingerprint
 from scalestudy.training.own_code import named_modules, own_files
-from scalestudy.training.process import exits_told
+from scalestudy.training.process import end_children, exits_told
 from scalestudy.training.pulse import Pulse
 
 if TYPE_CHECKING:
@@ -122,6 +122,9 @@ def serve(config: dict[str, Any]) -> None:
             if kills := kills_so_far(node):
                 client.send(served, Begun(kernel_kills=kills))
             with beating(client, served) as pulse:
+                if given.order.config.loop:
+                    train_loop(client, worker, given, settings.logs, pulse)
+                    return  # to Ray Train, which then knows that every report has arrived
                 train_trial(client, worker, given, process, settings.logs, pulse)
     except ActorDiedError as error:
         logger.warning("the pool of %s is gone: %s", settings.group_id, error)
@@ -144,11 +147,8 @@ def train_trial(
     def report(record: EpochRecord) -> None:
         client.send_in_order(given.sequence, EpochDone(record=record))
 
-    def tell(error: BaseException) -> None:
-        client.wait_for(client.send(given.sequence, failed_post(given, worker.rank, error, logs)))
-
     order, config = given.order, given.order.config
-    try:
+    with faults_told(client, given, worker, logs) as tell:
         fresh = fresh_hook(process, worker, called_by(config))
         code = code_of(config) if worker.rank == 0 else {}
         checkpoints = None
@@ -171,6 +171,52 @@ def train_trial(
             with pulse.during("checkpointing"):
                 save_if_best(given, result)
             client.wait_for(client.send_in_order(given.sequence, last_post(given, result, watch.states, code)))
+
+
+def train_loop(client: PoolClient, worker: Worker, given: NextTrial, logs: Path, pulse: Pulse) -> None:
+    """Call a user's loop on this rank. Its reports, and that it has returned, reach the pool through the controller.
+
+    Raises as `train_trial` does. What the loop leaves running ends here.
+    """
+    import torch
+
+    from scalestudy.orchestration.groups.user_loop import run_loop
+
+    config = given.order.config
+    torch.set_num_threads(worker.threads)
+    with faults_told(client, given, worker, logs) as tell:
+        if worker.rank == 0:
+            client.send(given.sequence, Started(code=code_of(config)))
+        ended = client.exit_asked("stop", given.sequence)
+        threading.Thread(target=_end_process_once, args=(ended,), name="exit", daemon=True).start()
+        try:
+            with exits_told(tell):
+                run_loop(config, worker.world_size, given.checkpoint, pulse)
+        finally:
+            end_children()
+
+
+def _end_process_once(asked: threading.Event) -> None:
+    """End this process, with what the user's loop has started, once the pool asks for that or is gone."""
+    asked.wait()
+    end_children()
+    os._exit(1)
+
+
+@contextmanager
+def faults_told(
+    client: PoolClient, given: NextTrial, worker: Worker, logs: Path
+) -> Iterator[Callable[[BaseException], None]]:
+    """Report whatever the block raises, such as SystemExit, to the pool. Yield the function that does.
+
+    Raises it then, or a RuntimeError in place of what would end more than a trial.
+    """
+
+    def tell(error: BaseException) -> None:
+        client.wait_for(client.send(given.sequence, failed_post(given, worker.rank, error, logs)))
+
+    try:
+        yield tell
     except NotFreshError as found:  # on all ranks
         if worker.rank == 0:
             client.wait_for(client.send(given.sequence, GivenBack(why=str(found))))

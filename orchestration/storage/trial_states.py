@@ -89,6 +89,18 @@ class StoredStates:
             logger.warning("the checkpoints of %s are still there: %s", trial_id, error)
 
 
+def forget_run(run: str) -> None:
+    """Delete the folder of a Ray Train run, with its checkpoints. What can't be deleted stays and costs only room.
+
+    run: path or URI.
+    """
+    try:
+        with _silence_as_oserror():
+            ArrowByteStore(run).clear()
+    except OSError as error:
+        logger.warning("the checkpoints in %s are still there: %s", run, error)
+
+
 @contextmanager
 def written_to(where: str) -> Iterator[Path]:
     """Yield a file to write; its content goes to the path or URI `where` unless the block raises.

@@ -85,9 +85,12 @@ def import_path(function: Any, field: str) -> str:
 def named_callables(spec: StudySpec) -> list[tuple[str, str, Mapping[str, str]]]:
     """Return every callable that some trial uses and that isn't built in: field, name, and the table of built-in ones.
 
-    A task has its own metrics.
+    A task has its own metrics, and so has a loop.
     """
     workload = spec.workload
+    if workload.loop is not None:
+        functions = [(f"workload.datasets.{name}", path) for name, path in workload.datasets.items()]
+        return [(field, name, {}) for field, name in [("workload.loop", workload.loop), *functions]]
     judged = ("workload.metric", workload.metric, METRICS)
     named: list[tuple[str, str, Mapping[str, str]]] = [
         ("workload.model", workload.model, MODELS),

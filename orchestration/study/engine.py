@@ -17,7 +17,7 @@ from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.cluster.nodes import Growth, alive_nodes
 from scalestudy.orchestration.cluster.sharing import LeastUsed, reservations
 from scalestudy.orchestration.groups.actor import GroupPoolActor
-from scalestudy.orchestration.groups.host import GroupHost, GroupResources, room_beside_others
+from scalestudy.orchestration.groups.host import GroupHost, GroupResources, LoopGroups, room_beside_others
 from scalestudy.orchestration.groups.model import GroupLimits, PoolSnapshot, TrialOrder
 from scalestudy.orchestration.groups.pool import PoolSettings
 from scalestudy.orchestration.study import schedule
@@ -67,14 +67,15 @@ class Engine:
         growth: of the cluster's autoscaler; None: it has none. fresh_workers: whether every trial gets workers that
         have trained nothing. say: takes what trials wait for, from another thread.
         """
-        wanted, device, nodes = spec.resources, placed.device, placed.nodes
+        wanted, workload, device, nodes = spec.resources, spec.workload, placed.device, placed.nodes
         resources = GroupResources(
             device=device,
             cpus_per_worker=wanted.cpus_per_worker,
             gpus_per_worker=wanted.gpus_per_worker if device == "cuda" else 0,
             timeout_seconds=collective_seconds(spec.limits),
+            spare_cpus=schedule.spare_cpus(workload),
         )
-        per_group = 1 if fresh_workers else spec.limits.trials_per_group
+        per_group = 1 if fresh_workers or workload.loop else spec.limits.trials_per_group
         limits = GroupLimits(
             trial_seconds=60 * spec.limits.trial_minutes,
             stalled_seconds=spec.limits.stalled_seconds,
@@ -99,7 +100,10 @@ class Engine:
         shared = folder.place_of(folder.logs) if len(nodes) > 1 or growth else str(folder.logs)
         most = math.inf if self._grown is None else self._grown.largest_group
         modules = modules_of(spec)
-        self.host = GroupHost(self.pool, resources, folder.logs, shared, modules=modules, say=say, most=most)
+        loop = None
+        if workload.loop:
+            loop = LoopGroups(storage=str(folder.place_of(folder.path / "checkpoints")), datasets=workload.datasets)
+        self.host = GroupHost(self.pool, resources, folder.logs, shared, modules=modules, loop=loop, say=say, most=most)
 
     def run(
         self,
@@ -127,7 +131,8 @@ class Engine:
             self._started = True
             self.pool.watch.remote()
             self.host.start()
-        self.pool.prepare.remote(*sizes)
+        if self.host.loop is None:  # a group of a user's loop serves one trial, which asks for it
+            self.pool.prepare.remote(*sizes)
         Sweep(search, pool=self.pool, order_of=order_of, record=record).run(
             concurrency=schedule.concurrency(self._sizes, self._room, self._grown),
             at_a_time=self._at_a_time,

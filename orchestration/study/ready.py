@@ -23,9 +23,10 @@ from scalestudy.orchestration.groups.gpus_on_cpu import training_device
 from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.study.callables import named_callables
 from scalestudy.orchestration.study.fingerprint import fingerprint_of
+from scalestudy.orchestration.study.loop_checks import check_loop
 from scalestudy.orchestration.study.opening import PreparedStudy
 from scalestudy.orchestration.study.rehearsal import Rehearsal, blamed, is_known_to_fit, rehearse_study
-from scalestudy.orchestration.study.schedule import Placed, trainings_rule
+from scalestudy.orchestration.study.schedule import Placed, spare_cpus, trainings_rule
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.server import TrackingAddress, check_reachable, resolve_address, same_address
 from scalestudy.training.fingerprint import Fingerprint
@@ -77,7 +78,7 @@ def get_ready(
     is_new = fingerprint is None or bool(study.changed_since(fingerprint))
     rehearsed = _rehearse(study, data_root, say) if rehearsal and is_new else NOT_REHEARSED
     if is_new:
-        if plan.factorised and not spec.search.allow_inexact:
+        if plan.factorised and not (spec.search.allow_inexact or spec.workload.loop):
             say(f"a check that {spec.workload.model} trains the same at every num_gpus")
         check_exact(spec, plan, data_root)
     tracking = resolve_address(spec.tracking.uri)
@@ -99,7 +100,9 @@ def get_ready(
     stack.callback(cluster.disconnect)
     if not cluster.started_here:
         check_versions(cluster.nodes)
-    device, nodes = nodes_module.place(spec.resources, plan.sizes, cluster.nodes, cluster.growth)
+    device, nodes = nodes_module.place(
+        spec.resources, plan.sizes, cluster.nodes, cluster.growth, spare_cpus=spare_cpus(spec.workload)
+    )
     trains_on = training_device(device)
     node_checks.check_devices(nodes, trains_on, values_in(spec, "train.precision"))
     if True in values_in(spec, "train.cuda_graph"):
@@ -136,11 +139,16 @@ def data_root() -> Path:
 
 
 def check_data(spec: StudySpec) -> Path:
-    """Return the folder of data sets. Raises RequestError if the study's data set is not in it."""
+    """Return the folder of data sets. Raises RequestError if the study's data set is not in it.
+
+    A Ray Train loop reads its data itself.
+    """
     from scalestudy.training.data import require
     from scalestudy.training.data.downloads import DataError
 
     root = data_root()
+    if spec.workload.loop:
+        return root
     try:
         require(spec.workload.data, root)
     except (DataError, ValueError) as error:
@@ -149,7 +157,10 @@ def check_data(spec: StudySpec) -> Path:
 
 
 def check_callables(spec: StudySpec) -> None:
-    """Check that everything that the spec names as `package.module:callable` exists. Raises RequestError."""
+    """Check that everything that the spec names as `package.module:callable` exists, and that a loop can be called.
+
+    Raises RequestError.
+    """
     from scalestudy.training.registry import resolve
 
     for key, name, table in named_callables(spec):
@@ -161,6 +172,7 @@ def check_callables(spec: StudySpec) -> None:
             raise
         except BaseException as error:  # the user's module may raise anything while it is imported
             raise RequestError(f"{key}: {name}: {describe(error)}", "correct the module") from error
+    check_loop(spec)
 
 
 def known_trials(spec: StudySpec, plan: Plan) -> Sequence[TrialPlan]:
@@ -180,7 +192,7 @@ def _rehearse(study: PreparedStudy, data_root: Path, say: Say) -> Rehearsal:
     Raises RequestError for a mistake; logs what was not rehearsed, and what may fail, which standard error shows.
     """
     trials = to_rehearse(study)
-    if is_known_to_fit(trials):
+    if study.spec.workload.loop or is_known_to_fit(trials):
         return NOT_REHEARSED
     say(f"a rehearsal: the first steps of {trials[0].workload['model']} on the CPU")
     rehearsed = rehearse_study(study.spec, study.plan, trials, data_root)
@@ -201,9 +213,10 @@ def check_configs(trials: Iterable[TrialPlan], data_root: Path) -> None:
 def check_exact(spec: StudySpec, plan: Plan, data_root: Path) -> None:
     """Check that the model of a factorised study trains the same at every num_gpus. Raises RequestError.
 
-    The name of a user's model does not show it. So the model is built and tried here, on a few examples.
+    The name of a user's model does not show it. So the model is built and tried here, on a few examples. Of a Ray Train
+    loop, the spec says it.
     """
-    if plan.factorised is None or spec.search.allow_inexact:
+    if plan.factorised is None or spec.search.allow_inexact or spec.workload.loop:
         return
     from scalestudy.training.loop.exactness import why_inexact
 
@@ -231,7 +244,7 @@ def logical_cpus(plan: Plan, spec: StudySpec) -> int | None:
 
     None: one a core; the spec may allow more workers than cores.
     """
+    cores, spare = os.cpu_count() or 1, spare_cpus(spec.workload)
     if not spec.resources.oversubscribe:
-        return None
-    needed = max(plan.sizes) * spec.resources.cpus_per_worker
-    return max(needed, os.cpu_count() or 1)
+        return cores + spare if spare else None
+    return max(max(plan.sizes) * spec.resources.cpus_per_worker, cores) + spare

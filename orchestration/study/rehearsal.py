@@ -60,6 +60,7 @@ RATED = (
     *("batch_size", "learning_rate", "unit", "length"),
 )
 """What of a config its rates depend on."""
+NO_LOOP = "a Ray Train loop is not rehearsed, since only Ray Train's workers can run it"
 WITHOUT = "correct it; --no-rehearsal starts the study without this check"
 FITTING_MODELS = ("lenet", "mlp", "resnet18")
 FITTING_DATA = ("digits", "synthetic", "mnist", "fashion_mnist")
@@ -251,8 +252,11 @@ def rehearse_study(
     """Rehearse each kind of the trials, in their order, as far as the time reaches. Raises RequestError for a mistake.
 
     trials: those of the plan that are to come, or at the corners of the space of a search that is to suggest them.
-    Nothing else than a mistake stops a study: a kind that needs more time, memory or a GPU is left out.
+    Nothing else than a mistake stops a study: a kind that needs more time, memory or a GPU is left out, and so is a Ray
+    Train loop.
     """
+    if spec.workload.loop:
+        return Rehearsal(steps={}, left_out={spec.workload.loop: NO_LOOP}, seconds=0.0)
     began = time.monotonic()
     sizes = plan.factorised.sizes if plan.factorised else ()  # each training is also timed with all of these
     timed = [at_size(trial, size) for trial in trials for size in sizes if size != trial.num_gpus]

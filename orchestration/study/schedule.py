@@ -17,6 +17,7 @@ from typing import Any, Literal
 from scalestudy.experiments.spec.sections import Resources
 from scalestudy.orchestration.cluster.nodes import Grown, Node, largest_group
 from scalestudy.orchestration.groups.placement import Grant, GroupView, Placement, Request, Start, Stop, ahead, decide
+from scalestudy.training.config import Workload
 
 Rule = Literal["exclusive", "packed", "packed, then timed"]
 
@@ -233,3 +234,8 @@ class _Run:
             self._submit()
         exhausted = self.groups[group_id].served >= self.room.trials_per_group
         self.views[group_id] = replace(view, state="idle", exhausted=exhausted)
+
+
+def spare_cpus(workload: Workload) -> int:
+    """Return how many CPUs no worker may get: Ray's data sets are read by tasks, which would wait for ever for one."""
+    return 1 if workload.datasets else 0

@@ -45,7 +45,8 @@ def order(
         num_workers=trial.num_gpus,
         config=config,
         model_path=child(place, MODEL_FILE),
-        checkpoints=str(place) if config.checkpoint_every else None,
+        checkpoints=str(place) if config.checkpoint_every and not config.loop else None,  # a loop has Ray's
         stop_at=stop_at if trial.kind == "training" else None,
+        reports=config.epochs if config.loop and trial.kind == "timing" else None,
         so_far=so_far or TrialRecord(),
     )

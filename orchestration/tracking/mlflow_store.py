@@ -384,9 +384,15 @@ class MlflowStore:
         from mlflow.entities import Dataset, DatasetInput, InputTag
         from mlflow.exceptions import MlflowException
 
-        data = DataSet.of(workload, self._fingerprint)
-        dataset = Dataset(name=data.name, digest=data.digest, source_type=data.source_type, source=data.source)
-        given = [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])]
+        given = [
+            DatasetInput(
+                Dataset(name=data.name, digest=data.digest, source_type=data.source_type, source=data.source),
+                [InputTag("mlflow.data.context", "training")],
+            )
+            for data in DataSet.all_of(workload, self._fingerprint)
+        ]
+        if not given:  # of a loop that reads its data itself
+            return
         try:
             self.client.log_inputs(run, given)
         except MlflowException as error:

@@ -33,7 +33,7 @@ from scalestudy.orchestration.groups.events import (
 )
 from scalestudy.orchestration.groups.failures import INTERRUPTED
 from scalestudy.orchestration.groups.trial_record import TrialRecord
-from scalestudy.orchestration.storage.trial_states import states_of
+from scalestudy.orchestration.storage.trial_states import forget_run, states_of
 from scalestudy.orchestration.tracking.entries import Recorded, StudyJournal, fingerprint_after
 from scalestudy.orchestration.tracking.mlflow_store import TrackedStudy
 from scalestudy.orchestration.tracking.run_content import answer_of
@@ -235,10 +235,14 @@ class Recorder:
         """
         if not self.history.is_news(trial_id, event):
             return None
+        record = self.history.open.get(trial_id)
+        known = record.checkpoint if record else None
         if isinstance(event, Lost):
             event = self.history.record_of(trial_id).end_of_lost(event, time.time())
         if not isinstance(event, Ended):
             self._note(self._journal.append(trial_id, event))
+            if known and isinstance(event, EpochDone) and event.checkpoint and event.checkpoint.run != known.run:
+                forget_run(known.run)  # of the group that trained it before
             if isinstance(event, Reopened):
                 self._folder.write_trials(self.history.ended.values())
             return event
@@ -259,6 +263,8 @@ class Recorder:
         elif before:
             self._states.forget(before[1])
         self._states.forget_checkpoints(trial_id)
+        if known:
+            forget_run(known.run)
         return event
 
     def finish(self) -> dict[str, Any]:

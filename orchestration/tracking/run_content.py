@@ -219,8 +219,16 @@ class DataSet:
     source: str  # JSON
 
     @classmethod
+    def all_of(cls, workload: Mapping[str, Any], fingerprint: Fingerprint | None = None) -> list[DataSet]:
+        """Return the data sets of a spec's workload: its one, or those that a Ray Train loop gets."""
+        if "data" in workload:
+            return [cls.of(workload, fingerprint)]
+        names = dict.fromkeys(workload.get("datasets", {}).values())
+        return [cls.of({"data": name, "data_args": {}}, fingerprint) for name in names]
+
+    @classmethod
     def of(cls, workload: Mapping[str, Any], fingerprint: Fingerprint | None = None) -> DataSet:
-        """Return the data set of a spec's workload.
+        """Return the data set that a workload names as `data`.
 
         Nothing is loaded: for files, the digest holds their published checksums; for a user's callable, what the
         study's fingerprint says of its code and its data.

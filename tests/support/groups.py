@@ -14,7 +14,7 @@ import ray
 from scalestudy.orchestration.cluster import connection
 from scalestudy.orchestration.cluster import nodes as nodes_module
 from scalestudy.orchestration.groups.events import Ended, JournalEvent, Retried
-from scalestudy.orchestration.groups.host import GroupHost, GroupResources
+from scalestudy.orchestration.groups.host import GroupHost, GroupResources, LoopGroups
 from scalestudy.orchestration.groups.model import GroupLimits, PoolSnapshot, TrialOrder
 from scalestudy.orchestration.groups.pool import PoolSettings
 from scalestudy.orchestration.study.engine import pool_actor
@@ -33,7 +33,9 @@ class Pool:
         self._orders: dict[str, TrialOrder] = {}
         self._leases: dict[str, int] = {}
 
-    def request(self, num_workers: int, checkpoints: Path | None = None, **config: Any) -> str:
+    def request(
+        self, num_workers: int, checkpoints: Path | None = None, stop_at: float | None = None, **config: Any
+    ) -> str:
         """Asks for workers for a trial, which keeps its checkpoints there; returns the trial's id."""
         self._count += 1
         trial_id = f"trial-{self._count}"
@@ -42,6 +44,7 @@ class Pool:
             num_workers=num_workers,
             config=TrainConfig.from_dict({**CONFIG, **config}),
             checkpoints=str(checkpoints) if checkpoints else None,
+            stop_at=stop_at,
         )
         self.follow_anew(trial_id)
         return trial_id
@@ -98,14 +101,14 @@ class Pool:
 
 
 @contextmanager
-def group_pool(folder: Path, *, timeout_seconds: float = 60.0, **limits: Any):
-    """A pool on the Ray that the test session has started, for a while."""
+def group_pool(folder: Path, *, timeout_seconds: float = 60.0, loop: LoopGroups | None = None, **limits: Any):
+    """A pool on the Ray that the test session has started, for a while. loop: for trials of a user's, side by side."""
     nodes = connection.connect(None).nodes
     room = nodes_module.slots(nodes, device="cpu", cpus_per_worker=1, gpus_per_worker=1)
-    settings = PoolSettings(limits=GroupLimits(**{**LIMITS, **limits}), exclusive=True, logs=str(folder))
+    settings = PoolSettings(limits=GroupLimits(**{**LIMITS, **limits}), exclusive=loop is None, logs=str(folder))
     actor = pool_actor().remote(room, settings)
     resources = GroupResources(device="cpu", cpus_per_worker=1, gpus_per_worker=0, timeout_seconds=timeout_seconds)
-    host = GroupHost(actor, resources, folder)
+    host = GroupHost(actor, resources, folder, loop=loop)
     actor.watch.remote()
     host.start()
     try:

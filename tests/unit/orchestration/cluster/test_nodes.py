@@ -35,6 +35,12 @@ def fit(*nodes, device="cpu", cpus=1, gpus=1.0):
     return [n.slots for n in slots(nodes, device=device, cpus_per_worker=cpus, gpus_per_worker=gpus)]
 
 
+def test_spared_cpus_are_of_the_largest_node_that_stays():
+    nodes = [node("a", cpus=2), node("b", cpus=4), node("c", cpus=8, draining=True)]
+    room = slots(nodes, device="cpu", cpus_per_worker=1, gpus_per_worker=1, spare_cpus=1)
+    assert [each.slots for each in room] == [2, 3, 0]
+
+
 def test_the_head_drains_if_that_node_does_and_no_other():
     head, other = replace(node("a"), is_head=True), node("b", draining=True)
     assert not head_drains([head, other])

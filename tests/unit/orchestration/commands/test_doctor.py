@@ -15,6 +15,7 @@ from scalestudy.orchestration.commands import doctor, show
 from scalestudy.orchestration.commands.doctor import Finding
 from tests.support.approved import approved
 from tests.support.studies import scalestudy, write_spec
+from tests.support.synthetic_studies import spec_of
 
 GB = 1_000_000_000
 PAIRS = [
@@ -150,3 +151,9 @@ def test_a_sick_machine(tmp_path):
     assert all("→" in lines[number + 1] for number in broken)
     assert "s3cr3t" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_data_of_a_loop_are_not_looked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("SCALESTUDY_DATA", str(tmp_path / "nothing"))
+    (finding,) = doctor.data(spec_of("{name: x, workload: {loop: 'my:loop'}}"))
+    assert (finding.state, "my:loop reads its data itself" in finding.text) == ("note", True)

@@ -12,6 +12,7 @@ from rich.console import Console
 from scalestudy.experiments.plan.estimate import LastTimings, Span, estimate
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.cluster.nodes import Node
 from scalestudy.orchestration.commands import planning as plan_module
 from scalestudy.orchestration.commands import show
@@ -170,3 +171,27 @@ def test_what_run_refuses_to_extend_is_not_planned_either(begun):
     assert "is the study small, not other" in refused.stderr
     nothing = scalestudy("plan", "study.yaml", "--extend", "nowhere", cwd=begun)
     assert (nothing.returncode, nothing.stdout) == (2, "")
+
+
+LOOP_TO_PLAN = """
+name: of-a-loop
+workload: {loop: 'tests.support.loops_to_check:plain'}
+train: {epochs: 8}
+sweep: {num_gpus: [1, 2], batch_size: [32]}
+"""
+
+
+def test_the_plan_of_a_loop(here):
+    (here / "loop.yaml").write_text(LOOP_TO_PLAN)
+    planned = plan_study("loop.yaml", slots=2, rehearse=True)
+    text = " ".join(printed(planned).split())
+    assert "of-a-loop: 2 trials, 16 reports, 24 worker-reports" in text
+    assert "not timed yet: a Ray Train loop is timed by a run, if it tells its examples" in text
+    assert "tests.support.loops_to_check:plain left out: a Ray Train loop is not rehearsed" in text
+    assert planned.models == ()
+
+
+def test_a_loop_is_not_measured_by_the_built_in_one(here):
+    (here / "loop.yaml").write_text(LOOP_TO_PLAN)
+    with pytest.raises(RequestError, match="--measure: of-a-loop trains by tests"):
+        plan_study("loop.yaml", slots=2, measure=True)

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from functools import partial
 
 import pytest
 
@@ -13,6 +14,8 @@ from scalestudy.orchestration.commands.study_commands import advise
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.training.arguments import make_config, make_parser
 from tests.support.in_process import scalestudy
+from tests.support.loop_studies import LAW as LOOP_LAW
+from tests.support.loop_studies import LOOP, as_a_loop_tells
 from tests.support.old_studies import unpack
 from tests.support.studies import left_behind
 from tests.support.synthetic_studies import folder_of
@@ -214,3 +217,13 @@ def test_a_study_that_is_valid_no_more_is_not_written(folder, tmp_path):
     assert not (tmp_path / "best.yaml").exists()
     with pytest.raises(RequestError, match="is there already"):
         cell.write(cell.write(tmp_path / "best.yaml"))
+
+
+def test_of_a_loop_the_cell_is_a_study_and_no_torchrun_command(tmp_path):
+    study = folder_of(tmp_path / "study", LOOP, LOOP_LAW, change=partial(as_a_loop_tells, samples=True))
+    cell = RecommendedCell.of(advise(study.path))
+    spec = parse_study(cell.to_yaml(), "best.yaml")
+    assert (spec.workload.loop, spec.workload.loop_args, spec.train.epochs) == ("my_loop:train", {"hidden": 8}, 8)
+    assert "lenet" not in cell.to_yaml()
+    with pytest.raises(RequestError, match="--torchrun: of-a-loop-best trains by my_loop:train, a Ray Train loop"):
+        cell.torchrun()

@@ -3,6 +3,7 @@ waits for, on a model of a cluster. The rest needs Ray."""
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -97,6 +98,17 @@ def test_another_wait_is_counted_from_its_own_beginning(clock, wish):
     clock.now += UNPLACED_SECONDS - 1
     wish.show(replace(WANTED, num_workers=2))
     assert wish.said == []
+
+
+def test_the_runs_of_a_user_s_loop_go_unless_a_trial_may_go_on_from_them(tmp_path):
+    groups = GroupHost(None, RESOURCES, tmp_path)
+    groups._runs = {str(tmp_path / name) for name in ("a", "b")}
+    for run in groups._runs:
+        Path(run, "checkpoint_1").mkdir(parents=True)
+    groups._forget_runs([str(tmp_path / "b" / "checkpoint_1")])
+    assert [name for name in ("a", "b") if (tmp_path / name).exists()] == ["b"]
+    groups._forget_runs([])
+    assert not (tmp_path / "b").exists()
 
 
 def test_a_group_that_waits_for_long_for_its_room_is_unplaced(clock, tmp_path):

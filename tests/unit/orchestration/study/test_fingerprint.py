@@ -89,3 +89,14 @@ print(json.dumps([sorted(found.code), "torch" in sys.modules]))
 """
     done = subprocess.run([sys.executable, "-c", program, SPEC], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [["fp_mine"], False]
+
+
+def test_the_modules_of_a_loop_and_of_its_data_count(project):
+    workload = "workload: {loop: 'fp_mine:build', datasets: {train: 'fp_data:load'}}"
+    said = []
+    own = fingerprint(SPEC.replace("workload: {model: fp_mine:build, data: digits}", workload), said)
+    assert {name: set(files) for name, files in own.code.items()} == {
+        "fp_mine": {"fp_mine.py", "fp_glue.py"},
+        "fp_data": {"fp_data.py"},
+    }
+    assert (own.data, said) == ({}, [])

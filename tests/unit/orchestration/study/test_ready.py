@@ -201,3 +201,17 @@ def test_a_rehearsal_can_be_left_out_and_is_where_all_is_built_in(tmp_path, rehe
     with pytest.raises(TooFarError):
         get_ready(prepared(tmp_path), None, ExitStack())
     assert rehearsals == []
+
+
+def test_a_loop_is_neither_rehearsed_nor_tried_for_exactness_and_reads_its_data_itself(
+    tmp_path, rehearsals, monkeypatch
+):
+    monkeypatch.setenv("SCALESTUDY_DATA", str(tmp_path / "nothing"))
+    workload = {"loop": "tests.support.loops_to_check:plain", "exact": True}
+    sweep, search = {"num_gpus": [1, 2]}, {"method": "factorised"}
+    spec = read_spec({"name": "x", "workload": workload, "sweep": sweep, "search": search})
+    study = replace(prepared(tmp_path), spec=spec, plan=make_plan(spec), state="new")
+    said = []
+    with pytest.raises(TooFarError):
+        get_ready(study, None, ExitStack(), said.append)
+    assert (rehearsals, said) == ([], [])

@@ -14,6 +14,7 @@ from scalestudy.orchestration.groups.events import (
     Ended,
     EpochDone,
     Failure,
+    LoopCheckpoint,
     Lost,
     Origin,
     Reopened,
@@ -182,6 +183,21 @@ def failed_end(attempts=1):
         failures=[Failure(attempt=number, kind="node_lost", message="m") for number in range(1, attempts)]
     )
     return record.end("failed", attempts=attempts, error=TrialError(kind="node_lost", message="m"), at=100.0)
+
+
+def test_the_checkpoints_of_a_user_s_loop_go_with_the_attempt_and_the_trial(study):
+    recorder, folder, _, trials = study
+    running, first, second, *_, end = events_of(trials[0])
+    runs = [folder.path / "checkpoints" / run for run in ("group-1", "group-2")]
+    for run in runs:
+        (run / "checkpoint_1").mkdir(parents=True)
+    for event, run in zip((first, second), runs, strict=True):
+        at = LoopCheckpoint(address=str(run / "checkpoint_1"), epoch=event.record.epoch)
+        recorder.take(trials[0]["trial_id"], running)
+        recorder.take(trials[0]["trial_id"], replace(event, checkpoint=at))
+    assert [run.exists() for run in runs] == [False, True], "the later attempt has its own"
+    recorder.take(trials[0]["trial_id"], end)
+    assert [run.exists() for run in runs] == [False, False]
 
 
 def test_a_lost_trial_keeps_its_epochs(study):

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from scalestudy.experiments.analysis import summarise
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.orchestration.groups.events import Ended, Origin, TrialError, World
@@ -19,11 +20,13 @@ from scalestudy.orchestration.tracking.run_content import (
     note,
     origin_tags,
     trial_note,
+    trial_params,
     trial_tags,
 )
 from scalestudy.training.data import SOURCES
 from scalestudy.training.fingerprint import DataFacts, Fingerprint
-from scalestudy.training.records import find_metric
+from scalestudy.training.records import EpochRecord, epoch_metrics, find_metric
+from tests.support.loop_studies import loop_study
 from tests.support.recordings import SPEC, whole
 from tests.support.synthetic_studies import TINY, spec_of, study_of, summary_of
 
@@ -262,3 +265,35 @@ def test_the_user_s_code_and_examples_are_part_of_the_digest():
     model = replace(runs[1], code={**runs[1].code, "net": {"net.py": "1"}})
     assert DataSet.of(own, model).digest == digests[1], "a model changes no data set"
     assert DataSet.of({"data": "digits", "data_args": {}}, runs[1]) == data_of("digits")
+
+
+# --- a user's Ray Train loop ------------------------------------------------------------------------------------------
+
+
+def test_the_runs_of_a_loop_have_what_it_obeys_and_measured():
+    spec, plan, lines = loop_study()
+    params = dict(trial_params(plan.trials[0]))
+    assert params["workload.loop"] == "my_loop:train"
+    assert (params["workload.loop_args.hidden"], params["workload.metrics.accuracy"]) == (8, "eval_acc")
+    assert [name for name in params if name.startswith("train.")] == ["train.epochs"]
+    assert not {"workload.model", "workload.data", "workload.loss"} & params.keys()
+    told = dict(flat_params(spec.to_dict(), ("workload", "train")))
+    assert not {"lenet", "digits"} & {value for value in (*params.values(), *told.values()) if isinstance(value, str)}
+    metrics = epoch_metrics(EpochRecord.from_dict({"sync_bytes": None, **lines[0]["epochs"][0]}))
+    assert set(metrics) == {"test_accuracy", "epoch_seconds", "learning_rate"}
+    assert {"time_to_accuracy_0.8", "best_test_accuracy", "train_seconds"} <= final_metrics(
+        lines[-1], spec.targets.accuracy, ACCURACY
+    ).keys()
+    answer = answer_of(summarise(spec, plan, lines))
+    assert answer.figures["recommended_seconds"] > 0
+    assert plan.trials[0].period_word == "report"
+
+
+def test_the_data_of_a_loop_are_those_that_the_spec_makes():
+    assert DataSet.all_of({"loop": "my:loop", "datasets": {}}) == []
+    names = {"train": "mine:load", "valid": "mine:load", "test": "mine:other"}
+    found = DataSet.all_of({"loop": "my:loop", "datasets": names})
+    assert found == [data_of("mine:load"), data_of("mine:other")]
+    assert DataSet.all_of({"data": "digits", "data_args": {}}) == [data_of("digits")]
+    edited = Fingerprint(code={"mine": {"mine.py": "1"}})
+    assert DataSet.all_of({"loop": "my:loop", "datasets": names}, edited)[0].digest != found[0].digest

@@ -4,7 +4,8 @@ LeNet on the digits, 1 and 2 workers, 24 trials of two epochs, one at a time, ea
 study in which a worker of each trial is killed. The programs are those of `tests/bench/peers`.
 `python -m tests.bench.compare_peers [--small] [--trials N] [--kills N]`: what is missing of 24 trials is estimated at
 the median; `--small` proves that it works. With `--only-kills WAY…` these ways lose a worker by turns, each time in a
-study of one trial, and nothing else is measured. To our spec and command the bench adds `tracking.uri`,
+study of one trial, and nothing else is measured; with `--only-loops` the same Ray Train loop is run by us and by Ray
+alone, by turns. To our spec and command the bench adds `tracking.uri`,
 `--address local` and `--out`.
 """
 
@@ -22,10 +23,10 @@ from functools import partial
 from pathlib import Path
 
 from tests.support.peer_kills import Kills, kill_workers
-from tests.support.peers import SCALESTUDY, WAYS, Sweep, Trained, Way, run
+from tests.support.peers import LOOPS, SCALESTUDY, WAYS, Sweep, Trained, Way, run
 from tests.support.tables import Part, Rows, print_parts
 
-TRIALS, KILLS = 24, 3
+TRIALS, KILLS, TURNS = 24, 3, 3
 OUR_LEAST = 4
 """With two trials, one of each size, the one gap between two ends would be the start of the second size's workers."""
 SIZES = (1, 2)
@@ -48,6 +49,7 @@ HEADER = [
     "lines a user writes",
 ]
 
+LOOPS_HEADER = ["the same loop", "trials", "s by scalestudy", "s by Ray tuned", "ratio of each turn", "median"]
 KILLS_HEADER = ["way", "s until as far again", "median", "steps again", "trials finished"]
 
 
@@ -153,6 +155,23 @@ def only_kills(folder: Path, *, small: bool = False, ways: Sequence[Way] = WAYS,
     return rows
 
 
+def loops(folder: Path, *, small: bool = False, trials: int = TRIALS, turns: int = TURNS) -> Rows:
+    """Return a row for trials one at a time and one for packed ones. Scalestudy and Ray take turns."""
+    sweep, turns = sweep_of(2 if small else trials), 1 if small else turns
+    rows = []
+    for name, ways in LOOPS.items():
+        seconds = [
+            [run(way, folder / f"{turn}-{way.name.replace(' ', '-')}", sweep)[0] for way in ways]
+            for turn in range(turns)
+        ]
+        ours, theirs = zip(*seconds, strict=True)
+        ratios = [mine / other for mine, other in seconds]
+        listed = [", ".join(f"{each:.0f}" for each in column) for column in (ours, theirs)]
+        told = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        rows.append([name, str(len(sweep.points())), *listed, told, f"{statistics.median(ratios):.2f}"])
+    return rows
+
+
 def lines_written(files: Iterable[Path]) -> int:
     """How many lines a user writes, of Python and YAML: those that are neither blank nor comment nor docstring."""
     return sum(_lines_of(file) for file in files)
@@ -169,7 +188,8 @@ def _lines_of(file: Path) -> int:
 
 
 TITLE = "The same study by scalestudy and by its peers"
-PARTS = {"peers": Part(TITLE, HEADER, peers)}
+LOOPS_TITLE = "The same Ray Train loop by scalestudy and by Ray, tuned"
+PARTS = {"peers": Part(TITLE, HEADER, peers), "loops": Part(LOOPS_TITLE, LOOPS_HEADER, loops)}
 
 
 def main(arguments: list[str]) -> None:
@@ -178,14 +198,22 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--trials", type=int, default=TRIALS)
     parser.add_argument("--kills", type=int, default=KILLS)
+    parser.add_argument("--turns", type=int, default=TURNS, help="of each way that runs the same loop")
+    parser.add_argument("--only-loops", action="store_true")
     parser.add_argument("--only-kills", nargs="+", choices=[way.name for way in WAYS], metavar="WAY")
     options = parser.parse_args(arguments)
     sweep_of(options.trials)  # a wrong number is told now
-    part = Part(TITLE, HEADER, partial(peers, trials=options.trials, kills=options.kills))
+    parts = {
+        "peers": Part(TITLE, HEADER, partial(peers, trials=options.trials, kills=options.kills)),
+        "loops": Part(LOOPS_TITLE, LOOPS_HEADER, partial(loops, trials=options.trials, turns=options.turns)),
+    }
+    if options.only_loops:
+        del parts["peers"]
     if options.only_kills:
         ways = [way for way in WAYS if way.name in options.only_kills]
-        part = Part("A worker killed, by turns", KILLS_HEADER, partial(only_kills, ways=ways, kills=options.kills))
-    print_parts({"peers": part}, ["--small"] if options.small else [])
+        kills = partial(only_kills, ways=ways, kills=options.kills)
+        parts = {"kills": Part("A worker killed, by turns", KILLS_HEADER, kills)}
+    print_parts(parts, ["--small"] if options.small else [])
 
 
 if __name__ == "__main__":

@@ -126,22 +126,28 @@ def run(way: Way, folder: Path, sweep: Sweep) -> tuple[float, list[Trained]]:
 # --- what each way is given ---------------------------------------------------------------------------------------
 
 
-def _our_spec(folder: Path, sweep: Sweep, noted: bool) -> list[str]:
-    spec = yaml.safe_load((PROGRAMS / "study.yaml").read_text("utf-8"))
-    spec["sweep"], spec["train"]["epochs"] = sweep.lists(), sweep.epochs
-    spec["workload"]["model"] = NOTED_MODEL if noted else spec["workload"]["model"]
-    spec["tracking"] = {"uri": f"sqlite:///{folder}/mlflow.db"}
-    (folder / "study.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
-    return command("run", "study.yaml", "--address", "local", "--out", "study")
+def our_spec(name: str, *options: str) -> Callable[[Path, Sweep, bool], list[str]]:
+    """A spec of `tests.bench.peers`; noted: with the model that notes its steps."""
+
+    def settings(folder: Path, sweep: Sweep, noted: bool) -> list[str]:
+        spec = yaml.safe_load((PROGRAMS / name).read_text("utf-8"))
+        spec["sweep"], spec["train"]["epochs"] = sweep.lists(), sweep.epochs
+        if noted:
+            spec["workload"]["model"] = NOTED_MODEL
+        spec["tracking"] = {"uri": f"sqlite:///{folder}/mlflow.db"}
+        (folder / "study.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
+        return command("run", "study.yaml", "--address", "local", "--out", "study", *options)
+
+    return settings
 
 
-def _program(name: str) -> Callable[[Path, Sweep, bool], list[str]]:
+def _program(name: str, *options: str) -> Callable[[Path, Sweep, bool], list[str]]:
     """A program of `tests.bench.peers`; what notes steps is set by its environment."""
 
     def settings(folder: Path, sweep: Sweep, noted: bool) -> list[str]:
         grid = {"epochs": sweep.epochs, "sweep": sweep.lists()}
         (folder / "grid.yaml").write_text(yaml.safe_dump(grid, sort_keys=False), encoding="utf-8")
-        return [sys.executable, "-m", f"tests.bench.peers.{name}", "grid.yaml"]
+        return [sys.executable, "-m", f"tests.bench.peers.{name}", "grid.yaml", *options]
 
     return settings
 
@@ -149,7 +155,7 @@ def _program(name: str) -> Callable[[Path, Sweep, bool], list[str]]:
 # --- what each way leaves -----------------------------------------------------------------------------------------
 
 
-def _our_records(folder: Path) -> list[Trained]:
+def our_records(folder: Path) -> list[Trained]:
     file = folder / "study" / "trials.jsonl"
     trials = [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
     return [
@@ -181,7 +187,7 @@ def _tune_records(folder: Path) -> list[Trained]:
     return found
 
 
-SCALESTUDY = Way("scalestudy", ("study.yaml",), _our_spec, _our_records)
+SCALESTUDY = Way("scalestudy", ("study.yaml",), our_spec("study.yaml"), our_records)
 _TORCHRUN = ("grid.yaml", "plain_loop.py", "torchrun_train.py", "torchrun_launch.py")
 _RAY = ("grid.yaml", "plain_loop.py", "ray_training.py")
 TORCHRUN = Way("torchrun loop", (*_TORCHRUN, "torchrun_loop.py"), _program("torchrun_loop"), _torchrun_records)
@@ -189,3 +195,11 @@ OPTUNA = Way("Optuna + subprocesses", (*_TORCHRUN, "optuna_study.py"), _program(
 RAY_AS_SHIPPED = Way("Ray as shipped", (*_RAY, "ray_as_shipped.py"), _program("ray_as_shipped"), _tune_records)
 RAY_TUNED = Way("Ray tuned", (*_RAY, "ray_tuned.py"), _program("ray_tuned"), _tune_records)
 WAYS = (SCALESTUDY, RAY_AS_SHIPPED, RAY_TUNED, TORCHRUN, OPTUNA)
+
+_LOOP = ("loop.yaml", "plain_loop.py", "ray_training.py")
+PACKED = ("--set", "resources.exclusive=false")
+LOOP = Way("a loop of Ray Train's", _LOOP, our_spec("loop.yaml"), our_records)
+LOOP_PACKED = Way("a loop, packed", _LOOP, our_spec("loop.yaml", *PACKED), our_records)
+RAY_PACKED = Way("Ray tuned, packed", RAY_TUNED.files, _program("ray_tuned", str(os.cpu_count())), _tune_records)
+LOOPS = {"one trial at a time": (LOOP, RAY_TUNED), "packed": (LOOP_PACKED, RAY_PACKED)}
+"""The same loop by scalestudy and by the tuned program."""

@@ -1,6 +1,6 @@
 """The study by Ray Tune and Ray Train, as fast as their settings make it.
 
-`python -m tests.bench.peers.ray_tuned grid.yaml`.
+`python -m tests.bench.peers.ray_tuned grid.yaml [TRIALS AT A TIME]`.
 
 Train's controller looks at its workers ten times a second and not every two seconds; Tune keeps the process that runs
 the Tune function; what is not needed on one machine is off: the watcher for pre-emption, metrics, the dashboard, CSV
@@ -25,14 +25,14 @@ from tests.bench.peers.ray_training import run_trial
 
 
 def main():
-    """Tune leaves a `result.json` a trial; one trial at a time, as timings ask."""
+    """Tune leaves a `result.json` a trial; one trial at a time, as timings ask, unless the command says otherwise."""
     settings = yaml.safe_load(Path(sys.argv[1]).read_text())
     grid = {name: tune.grid_search(values) for name, values in settings["sweep"].items()}
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
     tune.Tuner(
         tune.with_resources(run_trial, {"CPU": 0.1}),
         param_space={**grid, "epochs": settings["epochs"], "storage": str(Path.cwd())},
-        tune_config=tune.TuneConfig(max_concurrent_trials=1, reuse_actors=True),
+        tune_config=tune.TuneConfig(max_concurrent_trials=int(sys.argv[2]) if sys.argv[2:] else 1, reuse_actors=True),
         run_config=tune.RunConfig(
             name="study",
             storage_path=str(Path.cwd()),

@@ -1,12 +1,14 @@
 """The table of `make bench-peers`, and how much a user writes; tests/long runs the peers' programs."""
 
+import itertools
+
 import pytest
 import yaml
 
 from tests.bench import compare_peers
 from tests.bench.compare_peers import HEADER, TRIALS, Measured, lines_written, sweep_of
 from tests.support.peer_kills import Kills, Loss, loss_of
-from tests.support.peers import OPTUNA, PROGRAMS, SCALESTUDY, TORCHRUN, WAYS, Trained
+from tests.support.peers import LOOPS, OPTUNA, PROGRAMS, SCALESTUDY, TORCHRUN, WAYS, Trained
 
 
 def test_what_a_user_writes_is_there_and_ours_is_the_shortest():
@@ -14,14 +16,16 @@ def test_what_a_user_writes_is_there_and_ours_is_the_shortest():
     assert all(file.exists() for way in WAYS for file in way.written())
     assert lines[0] == min(lines) > 0
     programs = {file.name for file in PROGRAMS.glob("*.*")} - {"__init__.py", "workload.py"}
-    assert {name for way in WAYS for name in way.files} == programs
+    assert {name for way in (*WAYS, *itertools.chain(*LOOPS.values())) for name in way.files} == programs
 
 
 def test_what_a_user_writes_is_the_study_of_the_benchmark():
     sweep = sweep_of(TRIALS)
-    ours, grid = (yaml.safe_load((PROGRAMS / name).read_text("utf-8")) for name in ("study.yaml", "grid.yaml"))
-    assert ours["sweep"] == grid["sweep"] == sweep.lists()
-    assert ours["train"]["epochs"] == grid["epochs"] == sweep.epochs
+    ours, loop, grid = (
+        yaml.safe_load((PROGRAMS / name).read_text("utf-8")) for name in ("study.yaml", "loop.yaml", "grid.yaml")
+    )
+    assert ours["sweep"] == loop["sweep"] == grid["sweep"] == sweep.lists()
+    assert ours["train"] == loop["train"] == {"epochs": grid["epochs"]} == {"epochs": sweep.epochs}
     assert len(sweep.points()) == TRIALS == 24
 
 

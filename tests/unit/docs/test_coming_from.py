@@ -30,15 +30,12 @@ from scalestudy.training.seeding import epoch_order, seed_parameters
 from tests.support.gloo import GlooPool
 from tests.support.training.helpers import ALONE, make_config, run_training, state_of
 
-try:
-    from pytorch_lightning import LightningModule  # type: ignore[import-not-found]
-except ImportError:
 
-    class LightningModule(nn.Module):  # type: ignore[no-redef]
-        """As Lightning's without a Trainer."""
+class LightningModule(nn.Module):
+    """As Lightning's without a Trainer; importing Lightning itself takes seconds."""
 
-        def log(self, name: str, value: Any, **how: Any) -> None:
-            raise AssertionError("nobody listens")
+    def log(self, name: str, value: Any, **how: Any) -> None:
+        raise AssertionError("nobody listens")
 
 
 HERE = "tests.unit.docs.test_coming_from"

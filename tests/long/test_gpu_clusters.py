@@ -11,6 +11,7 @@ from tests.support.preloaded import preloaded_workers
 from tests.support.ray_heads import head, join
 from tests.support.studies import scalestudy, write_spec
 
+pytestmark = pytest.mark.chaos
 PORT = 26579
 ADDRESS = f"127.0.0.1:{PORT}"
 
@@ -95,7 +96,6 @@ def test_a_trial_has_as_many_shares_as_fit_on_each_gpu_of_one_type(study):
     assert not folder.path.exists()
 
 
-@pytest.mark.chaos
 def test_workers_that_are_spread_are_still_on_one_type(study):
     done, folder = study("spread", [4], 0.4, "spread")
     assert done.returncode == ExitCode.DONE, done.stdout + done.stderr

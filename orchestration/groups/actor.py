@@ -197,9 +197,7 @@ class GroupPoolActor:
                 attempt=assignment.attempt,
                 best_score=self._pool.best_score,
                 order=assignment.order,
-                checkpoint=assignment.loop.checkpoint.address
-                if assignment.loop and assignment.loop.checkpoint
-                else None,
+                checkpoint=assignment.checkpoint,
             )
         return EndGroup() if group.state == "stopping" else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,8 @@ CAUSE_TEXT: Mapping[str, str] = {
     "time_limit": "the trial ran longer than limits.trial_minutes",
 }
 MESSAGE_LIMIT = 2_000
+LONGEST_TRACEBACK = 20_000
+"""Characters of a traceback that the journal gets: its end, which names the exception."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +111,12 @@ def describe(error: BaseException) -> str:
     text = without_secrets(f"{type(error).__name__}: {said}" if said else type(error).__name__)
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # bytes that were no text can't be written down
     return text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1] + "…"
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return an exception's traceback without secrets, as text that can be written to a file."""
+    text = without_secrets("".join(traceback.format_exception(error)))
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def judge(

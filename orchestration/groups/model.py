@@ -166,6 +166,11 @@ class Assignment:
     stopping: bool = False  # its ranks should leave it within a step
     leaving: bool = False  # its ranks should leave it at a step that they agree on, with a checkpoint
 
+    @property
+    def checkpoint(self) -> str | None:
+        """The address of the last one that a user's loop has reported, in this attempt or an earlier one."""
+        return self.loop.checkpoint.address if self.loop and self.loop.checkpoint else None
+
 
 @dataclass
 class Group:

@@ -254,17 +254,11 @@ class GroupPool:
                 if alive and assignment.loop:
                     self._take_loop_report(group, alive, assignment.loop, post)
             case LoopEnded():
-                self._leave_loop(group)
+                self._leave(group, ends=True)
                 if alive:
                     self._end_loop(alive, assignment)
             case TrainingEnded():
-                group.assignment = None
-                group.served += 1
-                if post.spent:
-                    group.stop(self.clock())
-                elif group.state == "busy":
-                    group.rest(self.clock())
-                self._lost_starts.pop(group.num_workers, None)
+                self._leave(group, ends=post.spent)
                 if alive:
                     alive.score = post.score
                     alive.record.training_ended(post)
@@ -596,31 +590,33 @@ class GroupPool:
         """Take a report of a user's loop, and end the trial if it has reached its target."""
         order, now = request.order, self.clock.wall()
         record = loop.take(post)
+        request.record.checkpoint = loop.checkpoint
         if post.resumed:
             request.record.flags.add("resumed")
         if record is None:
-            request.record.checkpoint = loop.checkpoint
             return
         done = EpochDone(record=record, flags=tuple(sorted(request.record.flags)), checkpoint=loop.checkpoint)
         if not request.record.is_news(done):  # this attempt repeats what an earlier one has told
-            request.record.checkpoint = loop.checkpoint
             return
         request.tell(done, now)
-        values = [each.test_metric for _, each in sorted(request.record.epochs.items())]
         if order.reports is not None and record.epoch >= order.reports:
-            self._leave_loop(group)
+            self._leave(group, ends=True)
             request.end("finished", None, now)
         if order.stop_at is None or record.epoch == order.config.evaluations:
             return
+        values = [each.test_metric for _, each in sorted(request.record.epochs.items())]
         if arrival(list(filter(math.isfinite, values)), order.stop_at, order.config.metric_mode) is not None:
-            self._leave_loop(group)
+            self._leave(group, ends=True)
             request.end("at_target", None, now)
 
-    def _leave_loop(self, group: Group) -> None:
-        """Take its trial from a group that has served a user's loop. It serves no other."""
+    def _leave(self, group: Group, *, ends: bool) -> None:
+        """Take its trial from a group that has served it. ends: whether it serves no other, as after a user's loop."""
         group.assignment = None
         group.served += 1
-        group.stop(self.clock())
+        if ends:
+            group.stop(self.clock())
+        elif group.state == "busy":
+            group.rest(self.clock())
         self._lost_starts.pop(group.num_workers, None)
 
     def _end_loop(self, request: TrialRequest, assignment: Assignment) -> None:

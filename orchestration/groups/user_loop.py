@@ -11,7 +11,6 @@ import logging
 import math
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
@@ -24,9 +23,8 @@ from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.train_fn_utils import DistributedTrainFnUtils, set_train_fn_utils
 
 from scalestudy.experiments.spec.addresses import child
-from scalestudy.orchestration.base.environment import without_secrets
 from scalestudy.orchestration.groups.events import LoopEnded, LoopReport, TrialError
-from scalestudy.orchestration.groups.failures import describe
+from scalestudy.orchestration.groups.failures import LONGEST_TRACEBACK, describe, traceback_of
 from scalestudy.orchestration.groups.loop_progress import wanted_keys
 from scalestudy.orchestration.groups.ray_train import ANSWER_SECONDS, NotWantedError, incarnation
 from scalestudy.training.config import SAMPLES, TrainConfig
@@ -236,7 +234,7 @@ class OwnDataset:
             error = TrialError(
                 kind="exception",
                 message=f"workload.datasets: {self._function}: {said}",
-                traceback=without_secrets("".join(traceback.format_exception(raised))),
+                traceback=traceback_of(raised)[-LONGEST_TRACEBACK:],
             )
             ray.get(self._pool.datasets_failed.remote(self._group_id, error), timeout=ANSWER_SECONDS)
             raise NotWantedError(error.message) from None

@@ -8,7 +8,6 @@ import math
 import os
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ from scalestudy.orchestration.groups.events import (
     TrainingEnded,
     WorkerPost,
 )
-from scalestudy.orchestration.groups.failures import classify, describe, kills_so_far
+from scalestudy.orchestration.groups.failures import LONGEST_TRACEBACK, classify, describe, kills_so_far, traceback_of
 from scalestudy.orchestration.groups.model import EndGroup, NextTrial
 from scalestudy.training.exceptions import InputError, readable
 from scalestudy.training.fingerprint import Fingerprint
@@ -50,8 +49,6 @@ if TYPE_CHECKING:
 
 
 BEAT_SECONDS = 2.0
-LONGEST_TRACEBACK = 20_000
-"""Characters of a traceback that the journal gets: its end, which names the exception."""
 
 logger = logging.getLogger(__name__)
 
@@ -299,15 +296,12 @@ def _files_at_first(module: str) -> Mapping[str, str]:
 
 def failed_post(given: NextTrial, rank: int, error: BaseException, logs: Path) -> RankFailed:
     """Return an exception as the pool takes it. Write its whole traceback into a file of the rank."""
-    from scalestudy.orchestration.base.environment import without_secrets
-
     kind, message = classify(error), describe(error)
     if kind == "collective":  # it shows only that another rank is gone
         return RankFailed(kind=kind, message=message)
     if kind == "device_lost":
         message = message.partition("\n")[0]  # the rest is PyTorch's advice on how to debug a kernel
-    text = without_secrets("".join(traceback.format_exception(error)))
-    text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # the traceback must be valid text to be written
+    text = traceback_of(error)
     failed = RankFailed(kind=kind, message=message, traceback=text[-LONGEST_TRACEBACK:])
     file = logs / f"{given.order.trial_id}-rank-{rank}.log"
     try:

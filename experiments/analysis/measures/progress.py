@@ -41,9 +41,11 @@ class Progress:
         if spec.judged is not None:
             why = {"steps": "", "epochs": SET_UNKNOWN, "seconds": TIMES_ALONE}
             return cls(unit=spec.judged.progress, why=why[spec.judged.progress])
+        if not spec.workload.loop:
+            return cls()
         counted = [trial for trial in without_timing_runs(trials) if trial.status in COUNTED]
         told = all(epoch.steps_at(trial.batch_size) for trial in counted for epoch in trial.epochs)
-        return cls() if told or not spec.workload.loop else cls(unit="seconds", why=LOOP_TELLS_NONE)
+        return cls() if told else cls(unit="seconds", why=LOOP_TELLS_NONE)
 
 
 def with_updates(known: Usable, spec: StudySpec, progress: Progress) -> Usable:

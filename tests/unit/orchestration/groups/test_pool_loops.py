@@ -164,6 +164,7 @@ def test_after_a_lost_worker_another_group_goes_on_from_the_checkpoint():
     assert loops.group.trial_id == "t"
     assert len(loops.pool.groups) == 1
     assert loops.group.assignment.loop.checkpoint == LoopCheckpoint(address="run/1", epoch=1)
+    assert loops.group.assignment.checkpoint == "run/1", "which its ranks get"
     loops.report(0.6, resumed=True)  # the second again
     loops.report(0.7, resumed=True)
     assert loops.epochs() == [1, 2, 3]
@@ -199,6 +200,15 @@ def test_data_sets_that_can_not_be_made_end_every_trial():
         ended = loops.pool.requests[trial_id].ended
         assert (ended.status, ended.error) == ("failed", error)
     assert loops.request.ended is None  # it has its data sets
+
+
+def test_a_checkpoint_that_came_without_the_metric_is_gone_on_from_too():
+    loops = Loops()
+    loops.report(0.5)
+    loops.report(None, seconds=1.5, checkpoint="run/1")
+    loops.lose_worker()
+    loops.start_group("life 2")
+    assert loops.group.assignment.loop.checkpoint == LoopCheckpoint(address="run/1", epoch=1, seconds=0.5)
 
 
 def test_a_later_run_goes_on_from_the_journal_s_checkpoint():

@@ -10,7 +10,7 @@ from scalestudy.orchestration.groups import user_loop
 from scalestudy.orchestration.groups.events import LoopReport
 from scalestudy.orchestration.groups.ray_train import NotWantedError
 from scalestudy.orchestration.groups.user_loop import STAMP, OwnDataset, StampedReports, _found, loop_config, reduced
-from scalestudy.training.config import TrainConfig
+from scalestudy.training.config import GIVEN_TO_LOOP, TrainConfig
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.steps import METER, step
@@ -60,6 +60,10 @@ def test_a_loop_gets_ray_s_config():
         "seed": 3,
         "epochs": 4,
     }
+
+
+def test_the_keys_that_a_trial_sets_are_those_that_loop_args_may_not_repeat():
+    assert loop_config(CONFIG, 2).keys() - CONFIG.loop_args.keys() == set(GIVEN_TO_LOOP)
 
 
 def test_a_report_reaches_ray_with_a_stamp(rays):
@@ -156,7 +160,8 @@ def waits():
 def test_a_data_set_that_can_not_be_made_is_told(monkeypatch, name, words):
     pool = Told()
     monkeypatch.setattr("ray.get", lambda *_, **__: None)
-    monkeypatch.setattr(user_loop, "DATASET_SECONDS", 0.1)
+    if name == "waits":
+        monkeypatch.setattr(user_loop, "DATASET_SECONDS", 0.1)
     with pytest.raises(NotWantedError):
         OwnDataset(pool, "group-1", f"{__name__}:{name}")()
     ((group_id, error),) = pool.errors

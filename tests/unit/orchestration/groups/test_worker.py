@@ -14,9 +14,9 @@ import torch
 from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.groups import worker
 from scalestudy.orchestration.groups.events import EpochDone, GivenBack, RankFailed, Started, TrainingEnded
+from scalestudy.orchestration.groups.failures import LONGEST_TRACEBACK
 from scalestudy.orchestration.groups.model import NextTrial, TrialOrder
 from scalestudy.orchestration.groups.worker import (
-    LONGEST_TRACEBACK,
     failed_post,
     last_post,
     save_if_best,

@@ -48,7 +48,7 @@ test-unit: $(VENV)/tools
 	$(PYTEST) -m "not slow and not chaos" --numprocesses $(PROCESSES) --dist loadfile $(UNIT)
 
 test-ray: $(VENV)/tools
-	$(PYTEST) -m "not slow" tests/ray
+	$(PYTEST) -m "not slow and not chaos" tests/ray
 
 test-long: $(VENV)/tools
 	$(PYTEST) -m "not chaos" tests/long
@@ -56,7 +56,7 @@ test-long: $(VENV)/tools
 	$(PYTEST) -m slow tests/ray
 
 test-system: $(VENV)/tools
-	$(PYTEST) tests/system
+	$(PYTEST) -m "not chaos" tests/system
 
 lint: $(VENV)/tools
 	$(BIN)/ruff check .
@@ -80,6 +80,8 @@ bench-peers: $(VENV)/tools
 
 chaos: $(VENV)/tools
 	$(PYTEST) -m chaos tests/long tests/unit
+	$(PYTEST) -m chaos tests/ray
+	$(PYTEST) -m chaos tests/system  # as test-system, needs Debian packages and root
 	$(BIN)/python -m tests.bench.chaos $(CHAOS)
 
 gpu:  # without .venv: the clone itself is the package

@@ -33,6 +33,7 @@ def test_every_trial_of_a_warm_process_is_compiled() -> None:
         assert counters["stats"]["unique_graphs"] >= 1, width
 
 
+@pytest.mark.chaos
 def test_compiled_by_ddp_with_a_smaller_last_batch(ranks: GlooPool) -> None:
     config = make_config(compile=True, data_args={"train_samples": 100, "test_samples": 16})
     first, second = ranks.run(2, run_training, config)

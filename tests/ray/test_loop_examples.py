@@ -25,7 +25,7 @@ def pool(ray_session, tmp_path_factory):
     [
         ("ray_loop", 0.02, "eval_acc", 0.15),
         pytest.param("lightning_loop", 0.02, "eval_acc", 0.15, marks=pytest.mark.slow),
-        pytest.param("transformers_loop", 0.01, "eval_loss", -0.4, marks=pytest.mark.slow),
+        pytest.param("transformers_loop", 0.01, "eval_loss", -0.4, marks=pytest.mark.chaos),
     ],
 )
 def test_a_loop_learns_on_two_workers_as_on_one(pool, name, learning_rate, metric, least_gain):

@@ -57,7 +57,7 @@ def test_a_group_without_room_waits(cluster):
         ray.util.remove_placement_group(group)
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_a_cluster_whose_head_drains_is_not_joined(cluster, monkeypatch):
     (node,) = alive_nodes()
     assert node.is_head

@@ -224,7 +224,7 @@ def test_a_refused_study_leaves_one_alone_that_began_beside_it(refuse):
     assert [path.name for path in (place / "runs").iterdir()] == ["other"]
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_a_study_whose_only_size_can_t_be_had_ends_with_its_line_and_is_resumed(cluster, place, monkeypatch):
     """The cluster seems to shrink to one CPU as soon as the study has begun."""
     sweep = {"num_gpus": [2], "batch_size": [64], "learning_rate": [0.1], "seed": [0]}

@@ -147,7 +147,7 @@ def test_a_study_that_packs_for_good_is_not_timed(follow, cut):
     assert "shared_node" in done.summary["cells"][0]["flags"]
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_a_resumed_study_makes_the_timing_runs_that_it_lacks(follow, cut):
     before = cut.trials_file.read_bytes()
     done = follow("packed, then timed", resume_study, cut.path)

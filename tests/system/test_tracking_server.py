@@ -144,6 +144,7 @@ def parent_run(client: MlflowClient, folder: StudyFolder):
     return run
 
 
+@pytest.mark.chaos
 def test_a_database_that_is_down_at_the_start(server, places):
     place = places["spooled"]
     folder = StudyFolder(place / "out")
@@ -192,7 +193,7 @@ def test_no_password_is_left_anywhere(server, places):
     assert not [(name, secret) for name, text in texts.items() for secret in secrets if secret in text]
 
 
-@pytest.mark.parametrize("broken", ["mlflow.dump", "mlflow_auth.dump"])
+@pytest.mark.parametrize("broken", ["mlflow.dump", pytest.param("mlflow_auth.dump", marks=pytest.mark.chaos)])
 def test_a_truncated_backup_changes_nothing(server, tmp_path, broken):
     place = Path(server.must("backup", tmp_path / "backups"))
     assert [folder.name for folder in place.parent.iterdir()] == [place.name]
@@ -209,6 +210,7 @@ def test_a_truncated_backup_changes_nothing(server, tmp_path, broken):
     assert MlflowClient().get_experiment_by_name(name).lifecycle_stage == "active"
 
 
+@pytest.mark.chaos
 def test_a_database_in_use_is_not_replaced(server, tmp_path):
     """Neither is the other one."""
     place = Path(server.must("backup", tmp_path / "backups"))

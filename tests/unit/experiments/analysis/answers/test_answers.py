@@ -35,7 +35,7 @@ NOISY = (0.2, 1, 0.0, False)
 
 @pytest.mark.parametrize(
     ("noise", "seeds", "missing", "widest"),
-    [(0.2, 1, 0.0, 1.8), (0.1, 3, 0.8, 1.45), pytest.param(0.05, 5, 0.0, 1.12, marks=pytest.mark.slow)],
+    [(0.2, 1, 0.0, 1.8), (0.1, 3, 0.8, 1.45), pytest.param(0.05, 5, 0.0, 1.12, marks=pytest.mark.chaos)],
 )
 def test_the_fastest_cell_is_named_about_as_often_as_by_an_oracle_and_its_time_is_told(noise, seeds, missing, widest):
     found = verdicts(noise, seeds, missing, False)
@@ -71,7 +71,7 @@ def test_a_world_s_folder_is_an_ordinary_study(tmp_path):
     assert json.loads(answer.stdout)["fastest"] == json.loads(json.dumps(found))
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_where_more_workers_hardly_help_fewer_are_recommended_and_they_are_near():
     def draw(generator: np.random.Generator) -> World:
         world = World.draw(generator, noise=0.05, seeds=3, deviation=0.0)

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from scalestudy.experiments.spec.search_space import Space
+from scalestudy.experiments.spec.search_space import SEARCHED, Space, stated_places, stated_values
 from scalestudy.experiments.spec.study_spec import StudySpec, field_of, value_pairs, values_in
 from scalestudy.training.config import GIVEN_TO_LOOP, Train, Workload
 from scalestudy.training.contradictions import CONTRADICTIONS
@@ -20,7 +20,10 @@ from scalestudy.training.registry import GRADIENT_SYNCS, INEXACT_SYNCS
 from scalestudy.training.section import ABSENT, LineOf, Problem, leaves, strategy_of, text_of, value_of
 
 MAX_TRIALS = 10_000
-INSTEAD = "set search.method: grid, or search.allow_inexact: true to run it anyway"
+GRID_INSTEAD = "set search.method: grid"
+INSTEAD = f"{GRID_INSTEAD}, or search.allow_inexact: true to run it anyway"
+"""In place of a factorised study; an adaptive search can't be run anyway."""
+A_LIMIT = "give one of minutes, worker_hours and trials, such as budget: {minutes: 30}"
 
 OBEYED = "train.epochs"
 """The only key of `train` that a Ray Train loop obeys."""
@@ -47,10 +50,12 @@ def relation_problems(spec: StudySpec, line_of: LineOf, known: Collection[str]) 
         _stop_does_not_fit(spec),
         _search_does_not_fit(spec),
         _can_not_be_factorised(spec),
+        _budget_does_not_fit(spec),
+        _can_not_be_adaptive(spec),
     )
     problems = []
     for field, value, message, remedy in findings:
-        if field in known or (field == "sweep" and any(name.startswith("sweep.") for name in known)):
+        if field in known or (field in ("sweep", "budget") and any(name.startswith(f"{field}.") for name in known)):
             continue
         section, _, rest = field.partition(".")  # under `sweep` a dotted name is one key
         path = (section, rest) if section == "sweep" and rest else tuple(field.split("."))
@@ -64,6 +69,7 @@ def inexact_findings(spec: StudySpec, values: Values | None = None) -> Iterator[
     values: the values of a key to judge. None: every value that some trial has.
     """
     values = values or partial(values_in, spec)
+    instead = GRID_INSTEAD if spec.search.method == "adaptive" else INSTEAD
     if spec.workload.loop:
         if not spec.workload.exact:
             message = "may train in another way with each num_gpus, so epochs to a target depend on num_gpus"
@@ -72,28 +78,28 @@ def inexact_findings(spec: StudySpec, values: Values | None = None) -> Iterator[
         return
     if "adascale" in values("train.lr_rule"):
         message = "adapts the rate to the workers' gradients, so epochs to a target depend on num_gpus"
-        yield field_of(spec, "train.lr_rule"), "adascale", message, INSTEAD
+        yield field_of(spec, "train.lr_rule"), "adascale", message, instead
     for name in values("train.gradient_sync"):
         if name in INEXACT_SYNCS:
             message = "does not sum gradients exactly, so epochs to a target depend on num_gpus"
-            yield field_of(spec, "train.gradient_sync"), name, message, INSTEAD
+            yield field_of(spec, "train.gradient_sync"), name, message, instead
         elif name not in GRADIENT_SYNCS:
             message = "is your own code, and can't be checked for exact gradient sums"
-            yield field_of(spec, "train.gradient_sync"), name, message, INSTEAD
+            yield field_of(spec, "train.gradient_sync"), name, message, instead
 
     # the built-in models that have batch normalisation or dropout
     model = spec.workload.model
     is_normalised = model == "resnet18" or (model == "mlp" and True in values("workload.model_args.batch_norm"))
     if is_normalised and not all(values("train.sync_batch_norm")):
         message = "has batch normalisation, which normalises over one worker's examples"
-        yield "workload.model", model, message, f"set train.sync_batch_norm: true; or {INSTEAD}"
+        yield "workload.model", model, message, f"set train.sync_batch_norm: true; or {instead}"
     elif is_normalised and set(values("train.accumulation")) != {1}:
         message = "has batch normalisation, which normalises over micro-batches, and these differ with num_gpus"
-        yield "workload.model", model, message, f"set train.accumulation: 1; or {INSTEAD}"
+        yield "workload.model", model, message, f"set train.accumulation: 1; or {instead}"
     dropout = "workload.model_args.dropout"
     if model == "mlp" and (share := next(filter(None, values(dropout)), None)):
         message = "has dropout, whose random numbers differ with num_gpus"
-        yield field_of(spec, dropout), share, message, f"set it to 0; or {INSTEAD}"
+        yield field_of(spec, dropout), share, message, f"set it to 0; or {instead}"
 
 
 def _credentials(spec: StudySpec) -> Iterator[Finding]:
@@ -124,6 +130,9 @@ def _too_many_trials(spec: StudySpec) -> Iterator[Finding]:
     if search.method == "factorised":
         trained = points / max(len(spec.sweep.values_of("num_gpus")), 1)
         chosen = trained + min(search.held_out, points - trained)
+    if search.method == "adaptive":
+        yield from _too_much_to_search(spec)
+        return
     count = chosen * len(spec.sweep.seed or (None,))
     if not MAX_TRIALS < count < math.inf:  # `_search_does_not_fit` reports an infinite grid
         return
@@ -136,7 +145,19 @@ def _too_many_trials(spec: StudySpec) -> Iterator[Finding]:
         yield "search.samples", search.samples, message, "choose fewer points"
 
 
+def _too_much_to_search(spec: StudySpec) -> Iterator[Finding]:
+    """Find too many places, or trainings, of an adaptive search."""
+    places, trials = math.prod(map(len, stated_values(spec).values())), spec.budget.trials
+    if places > MAX_TRIALS:
+        message = f"states {places:,} places to search, more than {MAX_TRIALS:,}"
+        yield "sweep", ABSENT, message, "list fewer values, or give ranges, of which points an octave apart count"
+    if trials is not None and trials > MAX_TRIALS:
+        yield "budget.trials", trials, f"allows more than {MAX_TRIALS:,} trainings", f"use at most {MAX_TRIALS}"
+
+
 def _batch_too_small(spec: StudySpec) -> Iterator[Finding]:
+    if spec.search.method == "adaptive":  # `stated_places` leaves such places out
+        return
     for batch_size, num_gpus in value_pairs(spec, "batch_size", "num_gpus"):
         if batch_size < num_gpus:
             message = f"is smaller than num_gpus {num_gpus}, so a worker would have no example"
@@ -216,12 +237,16 @@ def _shares_are_not_whole(spec: StudySpec) -> Iterator[Finding]:
     """Find batches that the workers of a loop can't share evenly: `batch_size_per_worker` is whole."""
     ranges = spec.sweep.ranges()
     workers, batches = ranges.get("num_gpus"), ranges.get("batch_size")
-    if batches and max(values_in(spec, "num_gpus")) > 1:
+    is_adaptive = spec.search.method == "adaptive"  # it trains at its places alone, whatever lies between them
+    if batches and not is_adaptive and max(values_in(spec, "num_gpus")) > 1:
         message = "is a range, in which some batches are no multiple of num_gpus, as a loop needs"
         yield "sweep.batch_size", batches.model_dump(), message, "list multiples of num_gpus"
         return
     pairs = value_pairs(spec, "batch_size", "num_gpus")
-    if workers:
+    if is_adaptive:
+        stated = stated_values(spec)
+        pairs = itertools.product(stated.get("batch_size", ()), stated.get("num_gpus", ()))
+    elif workers:
         sizes = range(int(workers.low), int(workers.high) + 1)
         pairs = itertools.product(values_in(spec, "batch_size"), sizes)
     for batch_size, num_gpus in pairs:
@@ -265,19 +290,25 @@ def _search_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
             message = f"is a range, which a {'factorised ' if method == 'factorised' else ''}grid can't run"
             yield f"sweep.{key}", values.model_dump(), message, "set search.method: random or tpe, or list the values"
 
-    if method == "tpe" and spec.sweep.points:
-        remedy = "list the parameters or give them ranges, or set search.method: random"
-        yield "sweep.points", list(spec.sweep.points), "can't be searched by tpe, which needs lists or ranges", remedy
+    if method in ("tpe", "adaptive") and spec.sweep.points:
+        searcher, other = ("tpe", "random") if method == "tpe" else ("an adaptive search", "grid")
+        message = f"can't be searched by {searcher}, which needs lists or ranges"
+        remedy = f"list the parameters or give them ranges, or set search.method: {other}"
+        yield "sweep.points", list(spec.sweep.points), message, remedy
     elif method == "tpe" and Space.of(spec.sweep).count < 2:
         remedy = "list more values, give a range such as learning_rate: {log_uniform: [0.01, 1]}, or use a grid"
         yield "search.method", "tpe", "has nothing to search: the sweep has one point", remedy
 
-    if objective != "metric" and method != "tpe":
-        yield "search.objective", objective, "has no effect: only tpe uses it", "set search.method: tpe"
-    elif objective != "metric" and not spec.targets.accuracy:
+    if objective != "metric" and method not in ("tpe", "adaptive"):
+        message = "has no effect: only tpe and adaptive use it"
+        yield "search.objective", objective, message, "set search.method: tpe or adaptive"
+    elif objective != "metric" and method == "tpe" and not spec.targets.accuracy:
         yield "search.objective", objective, "needs a target", "give one, such as targets: {accuracy: [0.9]}"
 
-    if search.scheduler == "asha":  # needs a rung below the last epoch, the same for all trials
+    if search.scheduler == "asha" and method == "adaptive":
+        message = "does not go with an adaptive search, which learns from trainings that come to their end"
+        yield "search.scheduler", "asha", message, "set scheduler: none"
+    elif search.scheduler == "asha":  # needs a rung below the last epoch, the same for all trials
         unit, word, count = spec.train.unit, spec.period_word, spec.evaluations
         swept = [key for key in (f"train.{unit}", "train.eval_every") if len(spec.sweep.values_of(key)) > 1]
         if swept:
@@ -321,3 +352,57 @@ def _can_not_be_factorised(spec: StudySpec) -> Iterator[Finding]:
 
     if not search.allow_inexact or spec.workload.loop:  # of a loop, workload.exact says it
         yield from inexact_findings(spec)
+
+
+def _budget_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
+    """Find a budget that no adaptive search has, and an adaptive search without one budget."""
+    given = {key: value for key, value in spec.budget.to_dict().items() if value is not None}
+    if spec.search.method != "adaptive":
+        for key, value in given.items():
+            message = "has no effect: search.method is not adaptive"
+            yield f"budget.{key}", value, message, "set search.method: adaptive, or remove it"
+    elif not given:
+        yield "budget", ABSENT, "is missing, and an adaptive search needs one", A_LIMIT
+    elif not spec.budget.limits:
+        yield "budget", given, "does not bound the search: uses alone may never end it", A_LIMIT
+    elif len(spec.budget.limits) > 1:
+        first, second, *_ = spec.budget.limits
+        message = f"is given beside budget.{first}, and one of them bounds the search"
+        yield f"budget.{second}", given[second], message, f"remove budget.{first} or budget.{second}"
+
+
+def _can_not_be_adaptive(spec: StudySpec) -> Iterator[Finding]:
+    """Find why a spec can't be searched adaptively.
+
+    It needs a target, places to choose among, and the same training at each num_gpus: what one place teaches counts for
+    those with other workers too.
+    """
+    if spec.search.method != "adaptive":
+        return
+    sweep, seeds = spec.sweep, spec.sweep.seed or ()
+    if not spec.targets.accuracy:
+        remedy = "give one, such as targets: {accuracy: [0.9]}, or set search.method: tpe"
+        yield "targets.accuracy", ABSENT, "is missing, and an adaptive search needs a target", remedy
+    if spec.targets.stop is False:
+        message = "does not go with an adaptive search, whose trainings end at the target"
+        yield "targets.stop", False, message, f"set stop: auto, or {GRID_INSTEAD.removeprefix('set ')}"
+    fixed = {
+        **{key: list(values) for key, values in sweep.lists().items() if len(values) > 1},
+        **{key: values.model_dump() for key, values in sweep.ranges().items()},
+    }
+    for key, values in fixed.items():
+        if key not in (*SEARCHED, "seed"):
+            message = "has several values, and an adaptive search varies num_gpus, batch_size and learning_rate alone"
+            yield f"sweep.{key}", values, message, f"keep one value, or {GRID_INSTEAD}"
+    if len(seeds) > 1:
+        message = "lists several seeds, and an adaptive search numbers them itself, from one on"
+        yield "sweep.seed", list(seeds), message, f"write [{seeds[0]}]"
+    yield from inexact_findings(spec)
+
+    stated = math.prod(map(len, stated_values(spec).values()))
+    if sweep.points or stated > MAX_TRIALS:  # `_search_does_not_fit` and `_too_much_to_search` report them
+        return
+    if (places := len(stated_places(spec))) < 2:
+        message = "has one place to search" if places else "has no place at which every worker has an example"
+        remedy = "list more values, or give a range such as learning_rate: {log_uniform: [0.01, 1]}"
+        yield "sweep", ABSENT, message, remedy

@@ -22,6 +22,9 @@ TRIES = 100
 
 Cell = dict[str, Any]
 
+SEARCHED = ("num_gpus", "batch_size", "learning_rate")
+"""Parameters that an adaptive search varies."""
+
 
 @dataclass(frozen=True)
 class Space:
@@ -92,16 +95,44 @@ class Space:
         return cells
 
 
+def stated_values(spec: StudySpec) -> dict[str, tuple[Any, ...]]:
+    """Return the values of num_gpus (workers), batch_size (examples a step, all workers together) and learning_rate.
+
+    A list gives its values in its order, a range points an octave apart, ascending (`Range.octaves`). A key that only
+    `sweep.points` have is left out.
+    """
+    lists, ranges = spec.sweep.lists(), spec.sweep.ranges()
+    return {
+        key: ranges[key].octaves if key in ranges else lists[key] for key in SEARCHED if key in ranges or key in lists
+    }
+
+
+def stated_places(spec: StudySpec) -> list[Cell]:
+    """Return the places of an adaptive search: every combination of the `stated_values`, as cells.
+
+    A cell has num_gpus, batch_size, learning_rate, then the one value of each other swept key, and no seed; num_gpus
+    changes slowest. A combination with fewer examples than workers is left out.
+    """
+    values = stated_values(spec)
+    others = {key: listed[0] for key, listed in spec.sweep.lists().items() if key not in (*SEARCHED, "seed")}
+    cells = [
+        ordered({**dict(zip(values, combination, strict=True)), **others})
+        for combination in itertools.product(*values.values())
+    ]
+    return [cell for cell in cells if cell["batch_size"] >= cell["num_gpus"]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ToSuggest:
     """What a search makes while the study runs."""
 
     method: str  # of the search
-    points: int  # how many it suggests
-    seeds: int  # trials of each point
+    points: int  # how many it suggests; of an adaptive search, the places that it chooses among
+    seeds: int  # trials of each point; of an adaptive search 1: it decides how many
     epochs: int  # the most evaluations that a trial has
     sizes: tuple[int, ...]  # each num_gpus that a trial may have, ascending
     space: dict[str, str]  # by parameter, the values or the range in words
+    budget_trials: int | None = None  # the most trainings of an adaptive search; None: another budget bounds it
 
     @classmethod
     def of(cls, spec: StudySpec) -> "ToSuggest":
@@ -109,6 +140,18 @@ class ToSuggest:
         space, sweep = Space.of(spec.sweep), spec.sweep
         gpus = sweep.ranges().get("num_gpus")
         lists = {key: alternatives(values) for key, values in sweep.lists().items() if key != "seed"}
+        if spec.search.method == "adaptive":
+            places = stated_places(spec)
+            stated = {key: alternatives(values) for key, values in stated_values(spec).items()}
+            return cls(
+                method=spec.search.method,
+                points=len(places),
+                seeds=1,
+                epochs=spec.evaluations,
+                sizes=tuple(sorted({cell["num_gpus"] for cell in places})),
+                space=ordered({**lists, **stated}),
+                budget_trials=spec.budget.trials,
+            )
         return cls(
             method=spec.search.method,
             points=int(min(spec.search.samples, space.count)),
@@ -120,8 +163,8 @@ class ToSuggest:
 
     @property
     def trials(self) -> int:
-        """The most trials. A point that is suggested twice runs once."""
-        return self.points * self.seeds
+        """The most trials. A point that is suggested twice runs once. 0: nothing bounds their number beforehand."""
+        return (self.budget_trials or 0) if self.method == "adaptive" else self.points * self.seeds
 
 
 @dataclass(frozen=True, kw_only=True)

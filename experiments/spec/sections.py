@@ -72,20 +72,22 @@ def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
 class Search(Section):
     """Which points are run, and which trials stop early."""
 
-    method: Annotated[Literal["grid", "random", "tpe", "factorised"], EXACT] = "grid"
+    method: Annotated[Literal["grid", "random", "tpe", "factorised", "adaptive"], EXACT] = "grid"
     """how points of the sweep are chosen
 
     grid: every point. random: some points, drawn before the study starts. tpe: points near the best ones so far.
-    factorised: the grid, but trained with one num_gpus only; steps are timed with all."""
+    factorised: the grid, but trained with one num_gpus only; steps are timed with all. adaptive: the next training or
+    timing where it tells most about the answer, until that is sure or `budget` is used."""
     samples: Count = 20
     """number of points that random and tpe run, each with all seeds; of a smaller space, all"""
     seed: Whole = 0
     """of the choice: the same seed chooses the same points"""
     objective: Annotated[Literal["metric", "time_to_target", "cost_to_target"], EXACT] = "metric"
-    """what tpe optimises
+    """what tpe and adaptive look for
 
     The best metric of any evaluation, or the training seconds or worker-seconds until the metric reaches the hardest of
-    targets.accuracy. A point counts with the median of its seeds."""
+    targets.accuracy. For tpe a point counts with the median of its seeds. For adaptive, metric means
+    time_to_target."""
     scheduler: Annotated[Literal["none", "asha"], EXACT] = "none"
     """which trials stop early; asha: the worst ones, at rungs of evaluations
 
@@ -102,6 +104,28 @@ class Search(Section):
     """for factorised: number of cells that also run in full, to check the inferred times"""
     allow_inexact: bool = False
     """for factorised: infer times even if training depends on num_gpus"""
+
+
+class Budget(Section):
+    """How much an adaptive search may use: one of minutes, worker_hours and trials."""
+
+    minutes: Positive | None = None
+    """minutes of wall time, over all runs of the study, from `run` on"""
+    worker_hours: Positive | None = None
+    """hours of workers: each training and timing run counts its time once for each of its workers"""
+    trials: Count | None = None
+    """number of trainings; timing runs do not count"""
+    uses: Positive | None = None
+    """how often the answer will be used, in trainings to the target
+
+    The search then also ends when another look costs more than it saves over so many uses. null: it looks until it is
+    sure, or the budget is used."""
+
+    @property
+    def limits(self) -> dict[str, int | float]:
+        """What bounds the search, by its key: minutes, worker_hours or trials. A valid spec has at most one."""
+        listed = {"minutes": self.minutes, "worker_hours": self.worker_hours, "trials": self.trials}
+        return {key: value for key, value in listed.items() if value is not None}
 
 
 class Resources(Section):
@@ -134,8 +158,8 @@ class Targets(Section):
     stop: Annotated[Literal[False, True, "auto"], EXACT] = "auto"
     """end a training at the hardest target; auto: if only that time counts
 
-    auto: yes in factorised studies and where search.objective is a time or a cost; otherwise no, so that a grid shows
-    final accuracies."""
+    auto: yes in factorised and adaptive studies and where search.objective is a time or a cost; otherwise no, so that a
+    grid shows final accuracies."""
     price_per_gpu_hour: NotNegative | None = None
     """of a GPU, in any currency; null: cost is reported in worker-seconds"""
     tolerance: NotNegative = 0.1
@@ -295,6 +319,21 @@ class Range(Section):
         width = (self.high - self.low) / max(abs(self.low), abs(self.high))
         digits = DIGITS + max(0, math.floor(-math.log10(width)))
         return min(max(float(f"{value:.{digits}g}"), self.low), self.high)
+
+    @property
+    def octaves(self) -> tuple[int | float, ...]:
+        """Its ends and points about a factor of two apart between them, ascending. It holds positive numbers.
+
+        Whole numbers are low, 2 · low, 4 · low, … and high; the others have equal ratios, as near to 2 as both ends
+        allow.
+        """
+        if self.whole:
+            doublings = range(math.ceil(math.log2(self.high / self.low)))
+            return (*(int(self.low) << number for number in doublings), self.high)
+        low, high = math.log2(self.low), math.log2(self.high)
+        steps = max(1, round(high - low))
+        between = [self.tidy(2 ** (low + (high - low) * step / steps)) for step in range(1, steps)]
+        return (self.low, *between, self.high)
 
     @property
     def text(self) -> str:

@@ -2,12 +2,13 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from scalestudy.experiments.spec.sections import (
+    Budget,
     FolderName,
     Judged,
     Limits,
@@ -49,6 +50,7 @@ class StudySpec(Section):
     train: Train = Train()
     sweep: Sweep = Field(default_factory=lambda: Sweep.model_validate({}))
     search: Search = Search()
+    budget: Budget = Budget()
     resources: Resources = Resources()
     targets: Targets = Targets()
     limits: Limits = Limits()
@@ -77,8 +79,19 @@ class StudySpec(Section):
         """Whether a training ends once it has reached the hardest target."""
         if self.targets.stop != "auto":
             return bool(self.targets.stop)
-        timed = self.search.method == "factorised" or self.search.objective != "metric"
+        timed = self.search.method in ("factorised", "adaptive") or self.search.objective != "metric"
         return timed and bool(self.targets.accuracy)
+
+    @property
+    def minimises(self) -> Literal["time", "cost"]:
+        """What an adaptive search looks for the least of, until the hardest target: seconds, or worker-seconds."""
+        return "cost" if self.search.objective == "cost_to_target" else "time"
+
+    @property
+    def needs_exact(self) -> bool:
+        """Whether a training must be the same at every num_gpus, since one stands for those with the others."""
+        search = self.search
+        return search.method == "adaptive" or (search.method == "factorised" and not search.allow_inexact)
 
     @property
     def hardest_target(self) -> float | None:

@@ -27,8 +27,20 @@ FACTORISED = [
     METHOD + "sweep: {num_gpus: [1, 2, 4], train.gradient_sync: [ddp, naive, flat, ring]}",
 ]
 
+REACHED = "targets: {accuracy: [0.9]}\nsearch: {method: adaptive}\n"
+ADAPTIVE = [
+    TWO + REACHED + "budget: {minutes: 0.5}",
+    TWO + REACHED + "budget: {worker_hours: 4, uses: 1000}",
+    TWO + REACHED.replace("adaptive", "adaptive, objective: cost_to_target") + "budget: {trials: 1}",
+    TWO + REACHED.replace("[0.9]", "[0.9], stop: true") + "budget: {trials: 1}",
+    REACHED + "budget: {trials: 12}\nsweep: {num_gpus: {log_uniform: [1, 8]}, batch_size: [4, 64], seed: [3]}",
+    REACHED + "budget: {trials: 12}\nsweep: {batch_size: {uniform: [32, 64]}, train.optimizer.momentum: [0.9]}",
+    REACHED + "budget: {trials: 12}\nworkload: {loop: 'my:loop', exact: true}\n"
+    "sweep: {num_gpus: {log_uniform: [1, 8]}, batch_size: {log_uniform: [64, 512]}}",
+]
 
-@pytest.mark.parametrize("text", [*SEARCHES, *FACTORISED])
+
+@pytest.mark.parametrize("text", [*SEARCHES, *FACTORISED, *ADAPTIVE])
 def test_searches_and_factorised_grids_that_work(text):
     spec = spec_of(f"name: x\n{text}")
     assert spec_of(spec.to_yaml()) == spec
@@ -45,3 +57,12 @@ def test_many_trials_are_counted_as_they_are_run():
     assert len(make_plan(spec_of(f"name: x\n{sweep}{METHOD}")).trials) == 9_000
     (problem,) = problems_of(f"name: x\n{sweep.replace('[0, 1, 2]', '[0, 1, 2, 3]')}{METHOD}")
     assert "the factorised grid has 12,008 trials, more than 10,000" in problem.message
+
+
+def test_more_places_than_an_adaptive_search_may_have_are_counted_and_not_made():
+    text = f"name: x\n{REACHED}budget: {{minutes: 30}}\n"
+    (problem,) = problems_of(f"{text}sweep: {{batch_size: {list(range(1, 4001))}, num_gpus: {list(range(1, 4001))}}}")
+    assert problem.text() == (
+        "5: sweep: states 16,000,000 places to search, more than 10,000; "
+        "list fewer values, or give ranges, of which points an octave apart count"
+    )

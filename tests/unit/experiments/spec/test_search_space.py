@@ -1,5 +1,6 @@
 """The points that a random search draws, and the plan that they make."""
 
+import itertools
 import math
 import statistics
 
@@ -8,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalestudy.experiments.plan.estimate import LastTimings, estimate
-from scalestudy.experiments.plan.plan import Plan, corner_trials, make_plan, point_trials
-from scalestudy.experiments.spec.search_space import Space, ToSuggest, cell_key
+from scalestudy.experiments.plan.plan import Plan, cell_trial, corner_trials, make_plan, point_trials
+from scalestudy.experiments.spec.search_space import Space, ToSuggest, cell_key, stated_places
 from scalestudy.experiments.spec.sections import Range
 from tests.support.synthetic_studies import spec_of
 
@@ -182,3 +183,120 @@ def test_a_plan_without_a_search_is_written_as_before():
 def test_sizes_of_a_range_are_all_its_numbers():
     text = f"name: x\nsweep: {{num_gpus: {{uniform: [2, 5]}}}}\n{TPE}"
     assert make_plan(spec_of(text)).sizes == (2, 3, 4, 5)
+
+
+# --- the places of an adaptive search -----------------------------------------------------------------------------
+
+
+ADAPTIVE = "search: {method: adaptive}\nbudget: {minutes: 30}\ntargets: {accuracy: [0.9]}\n"
+
+
+def places(sweep):
+    cells = stated_places(spec_of(f"name: x\n{ADAPTIVE}sweep: {{{sweep}}}"))
+    return [tuple(cell.values()) for cell in cells]
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high", "points"),
+    [
+        ("log_uniform", 1, 8, (1, 2, 4, 8)),
+        ("uniform", 1, 8, (1, 2, 4, 8)),
+        ("log_uniform", 3, 20, (3, 6, 12, 20)),
+        ("log_uniform", 2, 3, (2, 3)),
+        ("log_uniform", 1, 2**31 - 1, (*(2**n for n in range(31)), 2**31 - 1)),
+        # log2(0.8 / 0.1) = 3 steps, each by 8^(1/3) = 2
+        ("log_uniform", 0.1, 0.8, (0.1, 0.2, 0.4, 0.8)),
+        # log2(10) = 3.3, so 3 steps, each by 10^(1/3) = 2.154
+        ("uniform", 0.1, 1.0, (0.1, 0.2154, 0.4642, 1.0)),
+        # log2(1.3) = 0.4: one step at least
+        ("log_uniform", 0.1, 0.13, (0.1, 0.13)),
+    ],
+)
+def test_a_range_states_points_an_octave_apart(kind, low, high, points):
+    assert Range(kind=kind, low=low, high=high).octaves == points
+
+
+@given(st.sampled_from(["uniform", "log_uniform"]), st.floats(1e-9, 1e9), st.floats(1.0001, 1e9))
+def test_the_points_of_a_range_begin_and_end_at_its_bounds_and_are_octaves_as_near_as_these_allow(kind, low, factor):
+    values = Range(kind=kind, low=low, high=low * factor)
+    points = values.octaves
+    assert (points[0], points[-1]) == (values.low, values.high)
+    ratios = [second / first for first, second in itertools.pairwise(points)]
+    assert all(1 < ratio < 2**1.51 for ratio in ratios)
+    assert len(points) == 2 or all(ratio > 2**0.74 for ratio in ratios)  # two steps for 1.5 octaves are the shortest
+
+
+@given(st.sampled_from(["uniform", "log_uniform"]), st.integers(1, 10_000), st.integers(1, 10_000_000))
+def test_whole_points_double_up_to_the_upper_bound(kind, low, width):
+    points = Range(kind=kind, low=low, high=low + width).octaves
+    assert points == tuple(sorted({low * 2**n for n in range(40) if low * 2**n < low + width} | {low + width}))
+    assert all(type(point) is int for point in points)
+
+
+def test_places_are_every_combination_with_lists_as_they_are():
+    assert places("num_gpus: [2, 1], batch_size: [8], learning_rate: [0.2, 0.1]") == [
+        (2, 8, 0.2),
+        (2, 8, 0.1),
+        (1, 8, 0.2),
+        (1, 8, 0.1),
+    ]
+
+
+def test_places_with_fewer_examples_than_workers_are_left_out():
+    assert places("num_gpus: {log_uniform: [1, 8]}, batch_size: [2, 4]") == [
+        (1, 2, 0.1),
+        (1, 4, 0.1),
+        (2, 2, 0.1),
+        (2, 4, 0.1),
+        (4, 4, 0.1),
+    ]
+
+
+def test_a_place_has_the_one_value_of_other_swept_keys_and_no_seed():
+    spec = spec_of(f"name: x\n{ADAPTIVE}sweep: {{train.optimizer.momentum: [0.9], seed: [7], num_gpus: [1, 2]}}")
+    for num_gpus, cell in zip((1, 2), stated_places(spec), strict=True):
+        assert list(cell.items()) == [
+            ("num_gpus", num_gpus),
+            ("batch_size", 256),
+            ("learning_rate", 0.1),
+            ("train.optimizer.momentum", 0.9),
+        ]
+
+
+def test_the_plan_of_an_adaptive_search_says_what_it_chooses_among():
+    spec = spec_of(f"{RANDOM.replace(', seed: [0, 1]', '')}{ADAPTIVE}", "train.epochs=3")
+    plan = make_plan(spec)
+    assert (plan.trials, plan.expected_trials, plan.sizes) == ((), 0, (1, 2))
+    assert plan.to_suggest == ToSuggest(
+        method="adaptive",
+        points=22,  # 2 numbers of workers, and 10 octaves of rates
+        seeds=1,
+        epochs=3,
+        sizes=(1, 2),
+        space={
+            "num_gpus": "1 or 2",
+            "batch_size": "256",
+            "learning_rate": "0.001, 0.001995, 0.003981, 0.007943, 0.01585, "
+            "0.03162, 0.0631, 0.1259, 0.2512, 0.5012 or 1.0",
+        },
+    )
+    assert Plan.from_dict(plan.to_dict()) == plan
+    assert len(corner_trials(spec)) == 22
+    assert estimate(plan, LastTimings([]), corners=corner_trials(spec)) is None
+
+
+def test_the_trials_of_an_adaptive_search_are_those_known_so_far_and_at_most_those_of_its_budget():
+    spec = spec_of(f"{GRID.replace('[1, 0]', '[1]')}{ADAPTIVE}")
+    more = [cell_trial(spec, cell, 1) for cell in stated_places(spec)[:3]]
+    assert make_plan(spec).with_trials(more).expected_trials == 3
+    limited = spec_of(f"{GRID.replace('[1, 0]', '[1]')}{ADAPTIVE.replace('minutes', 'trials')}")
+    assert make_plan(limited).with_trials(more).expected_trials == 30
+
+
+def test_the_training_of_a_place_is_the_trial_of_the_grid_whatever_the_budget():
+    spec = spec_of(f"{GRID.replace('[1, 0]', '[1]')}{ADAPTIVE}")
+    other = spec_of(f"{GRID.replace('[1, 0]', '[1]')}{ADAPTIVE}", "budget={worker_hours: 2, uses: 5}")
+    made = [cell_trial(spec, cell, seed) for cell in stated_places(spec) for seed in (1, 0)]
+    assert {trial.trial_id: trial for trial in made} == make_plan(spec_of(GRID)).by_id()
+    assert [cell_trial(other, cell, 1) for cell in stated_places(other)] == made[::2]
+    assert cell_trial(spec, stated_places(spec)[0], 99).name == "workers=2 batch=64 lr=0.2 seed=99"

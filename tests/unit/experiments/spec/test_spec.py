@@ -121,6 +121,7 @@ def test_every_way_of_training_is_accepted_and_reads_back_equal(text):
 TIMED = "search: {method: tpe, objective: cost_to_target}\ntargets: {accuracy: [0.9]"
 FACTORISED = "search: {method: factorised}\ntargets: {accuracy: [0.9]"
 PLAIN = "targets: {accuracy: [0.9]"
+ADAPTIVE = "search: {method: adaptive}\nbudget: {trials: 5}"
 
 
 @pytest.mark.parametrize(
@@ -132,6 +133,8 @@ PLAIN = "targets: {accuracy: [0.9]"
         ("search: {method: factorised}", False),  # nothing to stop at
         (f"{FACTORISED}, stop: false}}", False),
         (f"{PLAIN}, stop: true}}", True),
+        (f"{ADAPTIVE}\n{PLAIN}}}", True),
+        (f"{ADAPTIVE}\n{PLAIN}, stop: true}}", True),
     ],
 )
 def test_trainings_stop_at_the_target_where_only_the_time_to_it_is_asked_for(text, stops):
@@ -146,6 +149,27 @@ def test_the_tolerance_is_a_tenth_the_confidence_a_half_unless_said_otherwise_an
     assert [spec.targets.tolerance for spec in specs] == [0.1, 0.0, 0.25, 0.1]
     assert [spec.targets.confidence for spec in specs] == [0.5, 0.5, 0.5, 0.9]
     assert len({tuple(trial.trial_id for trial in make_plan(spec).trials) for spec in specs}) == 1
+
+
+@pytest.mark.parametrize(
+    ("objective", "minimises"), [("metric", "time"), ("time_to_target", "time"), ("cost_to_target", "cost")]
+)
+def test_an_adaptive_search_minimises_the_time_unless_the_cost_is_asked_for(objective, minimises):
+    text = f"name: x\nsweep: {{num_gpus: [1, 2]}}\n{ADAPTIVE}\n{PLAIN}}}"
+    assert spec_of(text, f"search.objective={objective}").minimises == minimises
+
+
+@pytest.mark.parametrize(
+    ("text", "needs"),
+    [
+        ("", False),
+        (f"{ADAPTIVE}\n", True),
+        ("search: {method: factorised}\n", True),
+        ("search: {method: factorised, allow_inexact: true}\n", False),
+    ],
+)
+def test_a_training_must_be_exact_where_it_stands_for_those_with_other_workers(text, needs):
+    assert spec_of(f"name: x\nsweep: {{num_gpus: [1, 2]}}\n{text}{PLAIN}}}").needs_exact is needs
 
 
 def test_a_training_that_stops_is_the_beginning_of_the_whole_one_and_has_its_id():

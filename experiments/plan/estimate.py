@@ -169,8 +169,8 @@ def estimate(
     *,
     corners: Sequence[TrialPlan] = (),
     timed_alone: bool = False,
-) -> Estimate:
-    """Estimate what a plan will cost.
+) -> Estimate | None:
+    """Estimate what a plan will cost. None: an adaptive search decides while it runs; its budget is the most.
 
     A trial takes the time of the last trials with its workload, num_gpus, batch_size and way of training: learning
     rate, schedule, seed and length do not change the time of a step. What was not timed has the time an example of all
@@ -183,6 +183,8 @@ def estimate(
         timed_alone: whether timing runs follow, as after a factorised sweep.
     """
     trials, parts, coming = list(plan.trials), plan.factorised, plan.to_suggest
+    if coming and coming.method == "adaptive":
+        return None
     if coming:
         trials = list(itertools.islice(itertools.cycle(corners), coming.trials)) if corners else []
     elif parts and (others := [size for size in parts.sizes if size != parts.train_on]):

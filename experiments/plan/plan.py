@@ -9,7 +9,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from scalestudy.experiments.spec.search_space import Cell, Factorised, Space, ToSuggest, cell_key, ordered
+from scalestudy.experiments.plan.look import Look
+from scalestudy.experiments.spec.search_space import (
+    Cell,
+    Factorised,
+    Space,
+    ToSuggest,
+    cell_key,
+    ordered,
+    stated_places,
+)
 from scalestudy.experiments.spec.sections import NO_STEP, Resources, is_argument, length_of, result_keys
 from scalestudy.experiments.spec.study_spec import REPORT, StudySpec
 from scalestudy.experiments.spec.sweep_section import ITEMS
@@ -64,6 +73,7 @@ class TrialPlan(WithParams):
     """
     workload: dict[str, Any]  # the spec's section with the swept values put in
     train: dict[str, Any]  # the spec's section with the swept values put in
+    look: Look | None = None  # why an adaptive search asked for it; None: another search made it
 
     @property
     def evaluations(self) -> int:
@@ -86,14 +96,21 @@ class TrialPlan(WithParams):
         return name_of(self.kind, self.params)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data. `TrialPlan(**plain)` gives an equal trial."""
+        """Return plain data."""
         return {
             "trial_id": self.trial_id,
             "kind": self.kind,
             "params": self.params,
             "workload": self.workload,
             "train": self.train,
+            **({"look": self.look.to_dict()} if self.look else {}),
         }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "TrialPlan":
+        """Return the trial behind `to_dict`'s data."""
+        look = plain.get("look")
+        return cls(**{**plain, "look": Look.from_dict(look) if look else None})
 
 
 @dataclass(frozen=True)
@@ -112,7 +129,10 @@ class Plan:
 
     @property
     def expected_trials(self) -> int:
-        """Number of trials when the study has ended. The most, if a search makes them."""
+        """Number of trials when the study has ended. The most, if a search makes them.
+
+        Of an adaptive search whose budget is no number of trainings, the number of trials known so far.
+        """
         suggested = self.to_suggest.trials if self.to_suggest else 0
         return max(len(self.trials), suggested, len(self.swept) + self.held_out_trials)
 
@@ -139,6 +159,11 @@ class Plan:
         if self.factorised is None:
             return list(cells.values())
         return [{**cell, "num_gpus": size} for size in self.factorised.sizes for cell in cells.values()]
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether an adaptive search makes its trials. A training then stands for the same with every num_gpus."""
+        return self.to_suggest is not None and self.to_suggest.method == "adaptive"
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -177,7 +202,7 @@ class Plan:
         }
         return cls(
             study=plain["study"],
-            trials=tuple(TrialPlan(**trial) for trial in plain["trials"]),
+            trials=tuple(TrialPlan.from_dict(trial) for trial in plain["trials"]),
             to_suggest=ToSuggest(**parts["to_suggest"]) if "to_suggest" in parts else None,
             factorised=Factorised(**parts["factorised"]) if "factorised" in parts else None,
         )
@@ -187,11 +212,12 @@ def make_plan(spec: StudySpec) -> Plan:
     """Make the trials of a spec, ordered by num_gpus, so that worker groups are seldom replaced.
 
     A grid runs over the chosen points, then batch_size, learning_rate, other swept keys in the spec's order, and the
-    seed, which changes fastest. Random points keep the order in which they were drawn. TPE has no trials yet:
-    `to_suggest` says what will come. A factorised study has the grid's trials of one num_gpus, with the same ids.
+    seed, which changes fastest. Random points keep the order in which they were drawn. TPE and an adaptive search have
+    no trials yet: `to_suggest` says what will come. A factorised study has the grid's trials of one num_gpus, with the
+    same ids.
     """
     sweep, search = spec.sweep, spec.search
-    if search.method == "tpe":
+    if search.method in ("tpe", "adaptive"):
         return Plan(spec.name, (), ToSuggest.of(spec))
     if search.method == "random":
         cells = Space.of(sweep).sample(search.samples, search.seed)
@@ -215,11 +241,18 @@ def point_trials(spec: StudySpec, cell: Cell) -> list[TrialPlan]:
     return _trials(cell, spec.sweep.seed, spec.to_dict())
 
 
+def cell_trial(spec: StudySpec, cell: Cell, seed: int) -> TrialPlan:
+    """Return the training of any cell with any seed. A cell and a seed of the sweep give the trial of the grid."""
+    return _trials(cell, (seed,), spec.to_dict())[0]
+
+
 def corner_trials(spec: StudySpec, most: int = 1_000) -> list[TrialPlan]:
-    """Return trials at the corners of a spec's space, with one seed.
+    """Return trials at the corners of a spec's space, with one seed; of an adaptive search, at all its places.
 
     What holds for them holds for all suggested trials.
     """
+    if spec.search.method == "adaptive":
+        return [point_trials(spec, cell)[0] for cell in stated_places(spec)[:most]]
     corners = itertools.islice(Space.of(spec.sweep).corners(), most)
     return [point_trials(spec, cell)[0] for cell in corners]
 

@@ -11,9 +11,10 @@ each kind of step is timed by separate runs, with runs of other kinds between th
 import json
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from scalestudy.experiments.plan.plan import TrialPlan, step_params, trial_id
+from scalestudy.experiments.plan.plan import TrialPlan, at_size, step_params, trial_id
 from scalestudy.experiments.spec.search_space import Factorised
 from scalestudy.experiments.spec.sections import NO_STEP, length_of
 from scalestudy.experiments.spec.study_spec import StudySpec
@@ -69,22 +70,9 @@ def timing_trials(
         first, record = pairs[0]
         if spec.workload.loop and not all(epoch.get("samples") for epoch in record["epochs"]):
             continue  # seconds alone say nothing of its steps
-        train = timed_reports() if spec.workload.loop else _timed_training(first, record)
-        hashed = {key: value for key, value in train.items() if key not in NO_STEP}
         for size in factorised.sizes if factorised else (first.num_gpus,):
-            params = {**first.params, "num_gpus": size}
             for number, timings in enumerate(rounds):
-                # The id leaves out learning rate and seed: when the study is extended, another trial may be the first.
-                of_run = {**params, "learning_rate": None, "seed": number or None}
-                timings.append(
-                    TrialPlan(
-                        trial_id=trial_id(of_run, first.workload, hashed, resources),
-                        kind="timing",
-                        params=params,
-                        workload=first.workload,
-                        train=train,
-                    )
-                )
+                timings.append(timing_trial(spec, at_size(first, size), number, record, resources=resources))
     return [
         trial
         for number, timings in enumerate(rounds)
@@ -92,12 +80,37 @@ def timing_trials(
     ]
 
 
+def timing_trial(
+    spec: StudySpec,
+    like: TrialPlan,
+    number: int,
+    record: Record | None = None,
+    *,
+    resources: Mapping[str, Any] | None = None,
+) -> TrialPlan:
+    """Return a timing run of the steps of a training.
+
+    number: of the run among those of its kind of step, from 0. record: of such a training, which says how many steps an
+    epoch has; None: none has run yet. resources: the spec's, as plain data.
+    """
+    train = timed_reports() if spec.workload.loop else _timed_training(like, record)
+    hashed = {key: value for key, value in train.items() if key not in NO_STEP}
+    # The id leaves out learning rate and seed: when the study is extended, another trial may be the first.
+    of_run = {**like.params, "learning_rate": None, "seed": number or None}
+    return replace(
+        like,
+        trial_id=trial_id(of_run, like.workload, hashed, resources or spec.to_dict()["resources"]),
+        kind="timing",
+        train=train,
+    )
+
+
 def timed_reports() -> dict[str, Any]:
     """Return the `train` of the timing run for a trial of a Ray Train loop, which makes reports and no steps."""
     return {"epochs": LOOP_REPORTS}
 
 
-def _timed_training(like: TrialPlan, record: Record) -> dict[str, Any]:
+def _timed_training(like: TrialPlan, record: Record | None) -> dict[str, Any]:
     """Return the `train` of the timing run for a trial of the built-in loop."""
     most = timed_steps(like)
     return {
@@ -110,15 +123,15 @@ def _timed_training(like: TrialPlan, record: Record) -> dict[str, Any]:
     }
 
 
-def _longer(train: Mapping[str, Any], most: int, record: Record) -> dict[str, Any]:
+def _longer(train: Mapping[str, Any], most: int, record: Record | None) -> dict[str, Any]:
     """Return keys of `train` that let a timing run make so many steps.
 
-    A training that is not counted in epochs has one record.
+    A training that is not counted in epochs has one record. An epoch has a step at least.
     """
     length = length_of(train)
     if length.unit != "epochs":
         return {"steps": max(length.steps or 0, most), "eval_every": {"steps": most}, "tokens": None}
-    periods = math.ceil(most / record["epochs"][0]["steps"])
+    periods = math.ceil(most / record["epochs"][0]["steps"]) if record else most
     return {"epochs": max(length.length, periods * length.period)}
 
 

@@ -50,7 +50,7 @@ from scalestudy.experiments.report.drawing import Drawn
 from scalestudy.experiments.report.explorer import embedded
 from scalestudy.experiments.report.flags import flag_words
 from scalestudy.experiments.report.runs_table import runs_tables
-from scalestudy.experiments.report.tables import factorised_table, law_tables, prediction_table
+from scalestudy.experiments.report.tables import factorised_table, law_tables, looks_table, prediction_table
 from scalestudy.experiments.report.time_figures import roles_of
 
 HERE = Path(__file__).parent
@@ -160,6 +160,7 @@ def render_page(
         ),
         predictions=predictions,
         factorised=factorised_table(summary),
+        looks=looks_table(summary),
         caveats=[caveat["words"] for caveat in summary["caveats"]],
         failures=summary["failures"],
         unfinished=plural(sum(len(each["trials"]) for each in summary["failures"]), "trial"),

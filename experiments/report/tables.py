@@ -23,6 +23,7 @@ from scalestudy.experiments.analysis.measures.units import (
     three_digits,
 )
 from scalestudy.experiments.analysis.text.answer import steps_doubt
+from scalestudy.experiments.analysis.text.looks import look_words, search_words
 from scalestudy.experiments.plan.plan import value_text
 from scalestudy.experiments.report.drawing import sentences
 from scalestudy.experiments.report.flags import used_all_the_same
@@ -193,6 +194,27 @@ def _prediction_row(row: Mapping[str, Any], best: Mapping[str, Any], mark: str, 
         text("cost", money_text, mark),
         "; ".join([*roles, *beyond, *why]),
     ]
+
+
+def looks_table(summary: Summary) -> TextTable | None:
+    """Return what an adaptive search tried and why, a row a look. None for another study."""
+    part = summary.get("adaptive")
+    if part is None:
+        return None
+    header = ["", "look", "why", "best so far", "near the best", "ended", "worker-seconds"]
+    rows = [
+        [
+            str(step["number"]),
+            step["name"],
+            look_words(step, part["minimises"]),
+            step.get("best") or NOTHING,
+            NOTHING if step.get("probability") is None else f"{step['probability']:.0%}",
+            step["status"].replace("_", " "),
+            three_digits(step["took"]),
+        ]
+        for step in part["steps"]
+    ]
+    return TextTable(title="What was tried and why", lead=search_words(part), header=header, rows=rows)
 
 
 def factorised_table(summary: Summary) -> TextTable | None:

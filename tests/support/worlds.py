@@ -33,6 +33,8 @@ SHAPE = math.log((CEILING - FLOOR) / (CEILING - TARGET))
 DEVIATION = 0.05
 """Standard deviation of a cell's time from the laws, half of its variance in the steps, half in the step time."""
 JUMP = 1.5
+KNEE = 2.0
+"""Of the swapped form: steps are S_min (1 + (B_crit/B)^2)^(1/2)."""
 """Over the law, of the steps with few examples a worker."""
 BROKEN_BY = 0.35
 """How far apart seeds diverge, or stay on a plateau, in octaves of the rate."""
@@ -50,6 +52,8 @@ class World:
     and how it grows with the batch. curvature: of log steps in octaves off it. bent_at: where in the grid the bend is.
     warm_up: by how many epochs the first one of a training takes longer.
     steps_off, step_off: deviations of cells from the laws, as logarithms. epochs_of_best: that the best cell takes.
+    swapped: whether steps follow another form than the law: a sharper knee over batches, and too high a rate costs more
+    than one that is too low by as much.
     """
 
     workers: tuple[int, ...]
@@ -71,6 +75,7 @@ class World:
     epochs_of_best: float
     warm_up: float
     draw_seed: int
+    swapped: bool = False
 
     @classmethod
     def draw(
@@ -82,14 +87,22 @@ class World:
         missing: float = 0.0,
         bend: Bend | bool = False,
         deviation: float | None = None,
+        wide: bool = False,
+        swapped: bool = False,
     ) -> Self:
-        """A world. bend: which one; True draws one. deviation: of cells from the laws; None draws 0 or 5 %."""
+        """A world. bend: which one; True draws one. deviation: of cells from the laws; None draws 0 or 5 %.
+
+        wide: 5 num_gpus, 6 batches and 7 rates, all an octave apart, and no warm-up, which timing runs leave out.
+        """
         workers = (1, 2, 4, 8)[: int(generator.integers(3, 5))]
         first, spacing = int(generator.choice([16, 32, 64])), int(generator.choice([2, 4]))
         batches = tuple(first * spacing**power for power in range(int(generator.integers(4, 6))))
         ratio = float(generator.choice([2.0, 4.0]))
         count = int(generator.integers(4, 6))
-        rates = tuple(0.1 * ratio ** (power - 1) for power in range(count))
+        if wide:
+            workers, ratio, count = (1, 2, 4, 8, 16), 2.0, 7
+            batches = tuple(first * 2**power for power in range(6))
+        rates = tuple(0.1 * ratio ** (power - (3 if wide else 1)) for power in range(count))
         middle = math.sqrt(batches[0] * batches[-1])
         b_crit = middle * math.exp(generator.uniform(-1.5, 1.5))
         off = generator.choice([0.0, DEVIATION]) if deviation is None else deviation
@@ -105,15 +118,18 @@ class World:
             bend=_bend(bend, generator),
             step=StepWorld.draw(generator, workers_a_node=2),
             b_crit=b_crit,
-            rate=0.1 * ratio ** generator.uniform(0, count - 2),
+            rate=rates[0] * ratio ** generator.uniform(0, count - 2)
+            if wide
+            else 0.1 * ratio ** generator.uniform(0, count - 2),
             exponent=float(generator.uniform(0, 0.6)),
             curvature=float(generator.uniform(0.08, 0.3)),
             bent_at=float(generator.uniform(0.3, 0.8)),
             steps_off={place: float(generator.normal(0, off / math.sqrt(2))) for place in learnt},
             step_off={place: float(generator.normal(0, off / math.sqrt(2))) for place in places},
             epochs_of_best=float(generator.uniform(4, 8)),
-            warm_up=max(0.0, float(generator.uniform(-LONGEST_WARM_UP, LONGEST_WARM_UP))),
+            warm_up=0.0 if wide else max(0.0, float(generator.uniform(-LONGEST_WARM_UP, LONGEST_WARM_UP))),
             draw_seed=int(generator.integers(2**31)),
+            swapped=swapped,
         )
 
     def step_seconds(self, num_gpus: int, batch_size: int) -> float:
@@ -140,9 +156,13 @@ class World:
         best = math.log2(self.rate) + self.exponent * math.log2(batch_size / self.batches[0])
         off = math.log2(rate) - best
         cost = self.curvature * off**2
+        if self.swapped:
+            cost *= 1.6 if off > 0 else 0.6
         if self.bend == "two optima":
             cost = min(cost, self.curvature * (off - 3) ** 2 + 0.1)
-        return (1 + self.b_crit / batch_size) * math.exp(cost + self.steps_off[batch_size, rate])
+        knee = KNEE if self.swapped else 1.0
+        beside = (1 + (self.b_crit / batch_size) ** knee) ** (1 / knee)
+        return beside * math.exp(cost + self.steps_off[batch_size, rate])
 
     def losing(self, rate: float) -> float:
         """The share of seeds that never reach the target: they diverge, or come to a plateau."""
@@ -229,10 +249,19 @@ class World:
             if generator.random() < self.missing:
                 continue
             steps, lost = learnt[batch_size, rate, trial.seed]
-            records.append(self._record(trial, steps, step * jitter, lost=lost))
+            records.append(self.record(trial, steps, step * jitter, lost=lost))
         return records
 
-    def _record(self, trial: Any, steps: float, step_seconds: np.ndarray, *, lost: bool) -> dict[str, Any]:
+    def drawn_steps(self, batch_size: int, rate: float, seed: int) -> tuple[float, bool]:
+        """Steps to the target of one training, whatever its workers, and whether it never reaches it."""
+        of_seed = np.random.default_rng([self.draw_seed, seed]).normal(0, self.noise * math.sqrt(self.common))
+        place = [self.draw_seed, seed, batch_size, round(1e9 * rate)]
+        own = np.random.default_rng(place)
+        factor = math.exp(of_seed + own.normal(0, self.noise * math.sqrt(1 - self.common)))
+        return self.steps(batch_size, rate) * factor, bool(own.random() < self.losing(rate))
+
+    def record(self, trial: Any, steps: float, step_seconds: np.ndarray, *, lost: bool) -> dict[str, Any]:
+        """The record of a training that takes so many steps, with the seconds of a step in each epoch."""
         each, diverged = math.ceil(self.samples / trial.batch_size), lost and self.bend == "divergence"
         ceiling = TARGET - 0.02 if lost else CEILING
         epochs: list[dict[str, Any]] = []

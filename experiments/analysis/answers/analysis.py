@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from scalestudy.experiments.analysis.answers.efficiency import Tuning, statistical_efficiency, tunings
+from scalestudy.experiments.analysis.answers.evidence import Evidence, places_of
 from scalestudy.experiments.analysis.answers.judged import predictions_known, row_known, why_no_law
 from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.predictions import MOST_WORKERS, predictions_part
@@ -17,8 +18,8 @@ from scalestudy.experiments.analysis.measures.parts import Figure, missing
 from scalestudy.experiments.analysis.measures.progress import Progress, with_updates
 from scalestudy.experiments.analysis.measures.scaling import Bases, scaling_part, timing_rows
 from scalestudy.experiments.analysis.measures.trial import Line, Trial
-from scalestudy.experiments.analysis.measures.usable import usable
-from scalestudy.experiments.plan.plan import Plan
+from scalestudy.experiments.analysis.measures.usable import TIMED, usable
+from scalestudy.experiments.plan.plan import Plan, label
 from scalestudy.experiments.spec.study_spec import StudySpec
 
 
@@ -66,7 +67,18 @@ class Analysis:
         """Steps to each target and seconds of a step."""
         # seconds that stand for updates differ with num_gpus, whatever the updates learn
         pools = self.progress.unit != "seconds"
-        return Posterior(self.spec, self.cells, include_flagged=self._include_flagged, pools=pools)
+        return Posterior(
+            self.spec,
+            self.cells,
+            include_flagged=self._include_flagged,
+            pools=pools,
+            timing_runs=self.timing_runs if self.plan.is_adaptive else None,
+        )
+
+    @property
+    def timing_runs(self) -> list[Trial]:
+        """The timing runs that came to their end."""
+        return [trial for trial in self.trials if trial.is_timing and trial.status in TIMED]
 
     def times(self, target: float) -> TargetTimes:
         """Return the times of all cells to a target."""
@@ -78,7 +90,21 @@ class Analysis:
         """Choose a cell for the hardest of the spec's targets that some cell reaches (`recommend`)."""
         targets = self.spec.targets.accuracy if accuracy is None else (accuracy,)
         by_target = {target: self.times(target) for target in targets}
-        return choose(self.spec, self.cells, self.rows, self.timings, by_target, max_gpus=max_gpus, by=by)
+        searched = self.searched if accuracy is None else None
+        return choose(
+            self.spec, self.cells, self.rows, self.timings, by_target, max_gpus=max_gpus, by=by, searched=searched
+        )
+
+    @cached_property
+    def evidence(self) -> Evidence | None:
+        """The records as an adaptive search takes them; None if none made the study's trials."""
+        return Evidence.of(self.spec, self.plan, self.usable) if self.plan.is_adaptive else None
+
+    @property
+    def searched(self) -> str | None:
+        """The label of the cell that an adaptive search believes best by its looks; None: there is no such cell."""
+        beliefs = self.evidence.beliefs if self.evidence else None
+        return None if beliefs is None else label(places_of(self.spec)[beliefs.places[beliefs.best]])
 
     @cached_property
     def recommendation(self) -> Figure:

@@ -9,7 +9,7 @@ neither a lucky seed nor a slow run decides. In a ratio of two cells, what they 
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,6 +32,7 @@ from scalestudy.experiments.analysis.measures.cells import Cell, combinations
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.step_timings import TimedSteps, timed_steps
 from scalestudy.experiments.analysis.measures.trainings import Training, learns_alike, trainings_of
+from scalestudy.experiments.analysis.measures.trial import Trial
 from scalestudy.experiments.analysis.measures.turnbull import median_arrival
 from scalestudy.experiments.spec.study_spec import StudySpec
 
@@ -123,29 +124,33 @@ class Learnt:
         *,
         pooled: bool,
         confirmed: float,
+        untried: Iterable[Key] = (),
     ) -> "Learnt | None":
-        """Estimate the steps; None if no cell's median over seeds is known. confirmed: as `arrival_of` takes it."""
+        """Estimate the steps; None if no cell's median over seeds is known.
+
+        confirmed: as `arrival_of` takes it. untried: further places whose steps are drawn by the law.
+        """
         told: dict[Key, dict[int, list[Training]]] = defaultdict(lambda: defaultdict(list))
         for training in trainings:
             told[training.batch_size, training.rate, 1 if pooled else training.num_gpus][training.seed].append(training)
-        others = _independent(trainings, pooled=pooled) if any(each.status == "stopped" for each in trainings) else []
+        others = _independent(trainings, pooled=pooled) if any(each.was_behind for each in trainings) else []
         passing = Passing.of([training.curve for training in others], target, metric)  # asked of stopped ones alone
-        places = {key: index for index, key in enumerate(sorted(told))}
+        places = {key: index for index, key in enumerate(sorted({*told, *untried}))}
         rows: list[tuple[Arrival, int, int]] = []  # its place and seed
         able: dict[Key, float] = {}
         unseen, is_blind = 0, passing.is_blind
         for key, index in places.items():
             seen: list[Arrival] = []
-            for seed, copies in told[key].items():
+            for seed, copies in told.get(key, {}).items():
                 found = _together(copies, target, confirmed, passing)
                 if found is not None:
-                    is_stopped = all(copy.status == "stopped" for copy in copies)
-                    unseen += is_blind and is_stopped and math.isinf(found.high)
+                    was_behind = all(copy.was_behind for copy in copies)
+                    unseen += is_blind and was_behind and math.isinf(found.high)
                     rows.append((found, index, seed))
                     seen.append(found)
                 elif all(training.status == "diverged" for training in copies):
                     seen.append(NEVER)
-            if math.isfinite(median_arrival(seen)):
+            if seen and math.isfinite(median_arrival(seen)):
                 able[key] = 1 - seen.count(NEVER) / len(seen)
         if not able:
             return None
@@ -155,7 +160,7 @@ class Learnt:
         with np.errstate(divide="ignore"):
             low, high = (np.log([getattr(each, end) for each in arrivals]) for end in ("low", "high"))
         steps = steps_to_target(
-            np.array([(examples[int(batch)], rate, workers) for batch, rate, workers in places]),
+            np.array([(examples.get(int(batch), batch), rate, workers) for batch, rate, workers in places]),
             Arrivals(
                 places=np.array(where),
                 seeds=groups,
@@ -255,7 +260,7 @@ def _together(copies: Sequence[Training], target: float, confirmed: float, passi
     found = []
     for copy in copies:
         arrival = arrival_of(copy.curve, target, passing.metric, confirmed)
-        if copy.status == "stopped" and math.isinf(arrival.high):
+        if copy.was_behind and math.isinf(arrival.high):
             arrival = arrival_of_stopped(copy.curve, passing)
         if copy.status != "diverged" or arrival.sure:
             found.append(arrival)
@@ -345,13 +350,21 @@ class Posterior:
     """What a study's records say of the steps to targets and of the seconds of a step, worked out once each."""
 
     def __init__(
-        self, spec: StudySpec, cells: Sequence[Cell], *, include_flagged: bool = False, pools: bool = True
+        self,
+        spec: StudySpec,
+        cells: Sequence[Cell],
+        *,
+        include_flagged: bool = False,
+        pools: bool = True,
+        timing_runs: Sequence[Trial] | None = None,
+        untried: Iterable[Key] = (),
     ) -> None:
         """Take the cells of a study (`cells.gather`).
 
         include_flagged: fit laws to timings in doubt too. pools: whether the same training with several num_gpus may
-        count as one.
+        count as one. timing_runs: as `timed_steps` takes them. untried: as `Learnt.of` takes them.
         """
+        self.timing_runs, self._untried = timing_runs, tuple(untried)
         self.spec, self.cells, self._pools = spec, cells, pools
         self.metric = StudyMetric.of(spec.workload)
         self.combinations = {each.of: each for each in combinations(cells)}
@@ -362,6 +375,16 @@ class Posterior:
         self._confirmed: dict[tuple[str, float], float] = {}
         self._learnt: dict[tuple[str, float], Learnt | None] = {}
         self._timed: dict[str, Timed | None] = {}
+
+    def take(self, before: "Posterior") -> None:
+        """Take over what another of the same study says where its records are the same: the laws' draws take long."""
+        if self.timing_runs is not None and self.timing_runs == before.timing_runs:
+            self._timed |= before._timed
+        self._learnt |= {
+            (of, target): learnt
+            for (of, target), learnt in before._learnt.items()
+            if of in self.combinations and self.trainings(of) == before.trainings(of)
+        }
 
     def trainings(self, of: str) -> list[Training]:
         """Return the trainings of a combination (`trainings_of`)."""
@@ -392,6 +415,7 @@ class Posterior:
                 self._generator(of),
                 pooled=self.pooled(of),
                 confirmed=self.confirmed(of, target),
+                untried=self._untried,
             )
         return self._learnt[of, target]
 
@@ -404,7 +428,9 @@ class Posterior:
     def timed_steps(self, of: str) -> TimedSteps:
         """Return the step timings of a combination."""
         if of not in self._steps:
-            self._steps[of] = timed_steps(self.combinations[of], include_flagged=self._include_flagged)
+            self._steps[of] = timed_steps(
+                self.combinations[of], include_flagged=self._include_flagged, runs=self.timing_runs
+            )
         return self._steps[of]
 
     def times(self, target: float) -> Times:
@@ -414,7 +440,7 @@ class Posterior:
             cells = _usable(combination.cells)
             steps, seconds = self.learnt(of, target) if cells else None, self.timed(of)
             if steps is not None and seconds is not None:
-                parts.append(times_of(cells, steps, seconds))
+                parts.append(times_of(cells, steps, seconds, by_law=self.timing_runs is not None))
         return Times.joined(parts)
 
     def _generator(self, of: str) -> np.random.Generator:
@@ -474,18 +500,27 @@ def time_untried(
     return time_of_steps(count, seconds, batch_size, num_gpus, across_nodes=across_nodes)
 
 
-def times_of(cells: Sequence[Cell], steps: Learnt, seconds: Timed) -> Times:
-    """Return the times of the cells of one combination whose median over seeds is known."""
-    known = [cell for cell in cells if steps.has(cell) and seconds.has(cell)]
-    learnt, timed = (np.array([part.place(cell) for cell in known], dtype=np.int64) for part in (steps, seconds))
+def times_of(cells: Sequence[Cell], steps: Learnt, seconds: Timed, *, by_law: bool = False) -> Times:
+    """Return the times of the cells of one combination whose median over seeds is known.
+
+    by_law: whether a cell whose steps were not timed has those of the law.
+    """
+    known = [cell for cell in cells if steps.has(cell) and (by_law or seconds.has(cell))]
+    learnt = np.array([steps.place(cell) for cell in known], dtype=np.int64)
+    untimed = [index for index, cell in enumerate(known) if not seconds.has(cell)]
+    timed = np.array([seconds.place(cell) if seconds.has(cell) else 0 for cell in known], dtype=np.int64)
     later = np.array([steps.later(cell) for cell in known])
-    warm_up = np.log(np.maximum([seconds.warm_up(cell) for cell in known], NO_SECONDS))
-    draws = seconds.found.draws[:, timed]
+    longer = [seconds.warm_up(cell) if seconds.has(cell) else 0.0 for cell in known]
+    warm_up = np.log(np.maximum(longer, NO_SECONDS))
+    draws, mean = seconds.found.draws[:, timed], seconds.found.mean[timed]
+    for index in untimed:
+        draws[:, index] = seconds.draws(known[index].num_gpus, known[index].batch_size)
+        mean[index] = draws[:, index].mean()
     draws += steps.found.draws[:, learnt]
     draws += later
     return Times(
         labels=tuple(cell.label for cell in known),
-        mean=np.logaddexp(steps.found.mean[learnt] + later + seconds.found.mean[timed], warm_up),
+        mean=np.logaddexp(steps.found.mean[learnt] + later + mean, warm_up),
         draws=np.logaddexp(draws, warm_up, out=draws),
         learnt=tuple(
             (steps.found.draws, place, more) for place, more in zip(learnt.tolist(), later.tolist(), strict=True)

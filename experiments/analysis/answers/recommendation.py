@@ -49,10 +49,12 @@ def choose(
     *,
     max_gpus: int | None = None,
     by: By = None,
+    searched: str | None = None,
 ) -> Figure:
     """Choose as `analysis.recommend` does, which says what it returns, from figures that were made before.
 
-    timings: `timing_rows`. by_target: `times_to`.
+    timings: `timing_rows`. by_target: `times_to`. searched: the label of the cell that an adaptive search has chosen,
+    which is recommended: it was chosen among all stated cells.
     """
     metric = StudyMetric.of(spec.workload)
     tolerance = spec.targets.tolerance
@@ -79,6 +81,7 @@ def choose(
             "fastest": compared.fastest,
             "cheapest": min(options, key=lambda option: (option["worker_seconds"], option["seconds"])),
         }
+        chosen["recommended"] = next((row for row in options if row["label"] == searched), chosen["recommended"])
         for role, option in chosen.items():
             same = (
                 role == "fastest" and option is chosen["recommended"]

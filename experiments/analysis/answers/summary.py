@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scalestudy.experiments.analysis.answers.adaptive import adaptive_part
 from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.answers.efficiency import statistical_efficiency
 from scalestudy.experiments.analysis.answers.factorised import factorised_caveats, factorised_part
@@ -60,6 +61,7 @@ def summary_of(analysis: Analysis, wall_seconds: float | None = None) -> dict[st
     rows, timings = analysis.rows, analysis.timings
     targets, recommendation = dict.fromkeys(spec.targets.accuracy), analysis.recommendation
     factorised = factorised_part(plan, trials, analysis.posterior, spec.targets.accuracy)
+    adaptive = adaptive_part(analysis, wall_seconds)
     throughput, tuned = analysis.throughput(recommendation), analysis.tunings(recommendation)
     efficiency = statistical_efficiency(spec, tuned)
     steps = {each.combination.of: known for each in tuned if (known := Steps.of(analysis.posterior, each)) is not None}
@@ -67,6 +69,7 @@ def summary_of(analysis: Analysis, wall_seconds: float | None = None) -> dict[st
     counts = {"planned": len(plan.trials), **count_statuses(without_timing_runs(trials)), "not_run": not_run}
     scaling = scaling_answer(timings)
     timed = [row for row in timings if present(row["epoch_seconds"])]
+    trial = "run" if spec.judged else "training" if plan.is_adaptive else "planned trial"
     found = {
         "version": SUMMARY_VERSION,
         "study": _study(spec, rows, metric),
@@ -82,6 +85,7 @@ def summary_of(analysis: Analysis, wall_seconds: float | None = None) -> dict[st
         "predictions": analysis.predictions(throughput, efficiency),
         "time_to_target": [row for target in metric.easiest_first(targets) for row in analysis.times(target).rows],
         "factorised": factorised,
+        **({"adaptive": adaptive} if adaptive else {}),
         "verdicts": verdicts(
             Case.of(timed, recommendation, analysis.posterior, steps, in_steps=spec.train.unit == "steps")
         ),
@@ -96,7 +100,7 @@ def summary_of(analysis: Analysis, wall_seconds: float | None = None) -> dict[st
                 ("versions", versions_caveat(trials)),
                 ("accelerators", accelerator_caveat(trials)),
                 *(("several_nodes", words) for words in spanning_caveats(rows, trials)),
-                *caveats(rows, counts, metric, trial="run" if spec.judged else "planned trial"),
+                *caveats(rows, counts, metric, trial=trial),
                 *(("factorised", words) for words in factorised_caveats(spec, plan, rows, factorised)),
             )
             if words

@@ -65,6 +65,7 @@ FLAG_WORDS: Mapping[str, str] = {
     "shared_gpu": "other processes computed on a GPU",
 }
 USUAL = ("num_gpus", "batch_size", "learning_rate", "seed")
+NUM_GPUS = ("num_gpus",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,8 +191,8 @@ def gather(plan: Plan, lines: Sequence[Line] | Usable, metric: StudyMetric) -> l
     """Gather the cells of a study, in the plan's order, each with its timing runs that ended well.
 
     Trials that the plan lacks make further cells, last. A factorised study gets all cells of its grid: inferred from
-    the trainings, or as measured if they were held out. lines: of `trials.jsonl`; only usable ones count
-    (`usable.usable`).
+    the trainings, or as measured if they were held out. An adaptive one gets each batch size and rate that it trained
+    with every num_gpus. lines: of `trials.jsonl`; only usable ones count (`usable.usable`).
     """
     trials = usable(lines).trials
     timings = timings_by_step(trials)
@@ -202,13 +203,23 @@ def gather(plan: Plan, lines: Sequence[Line] | Usable, metric: StudyMetric) -> l
         cell = cell_of(trial.params)
         params.setdefault(key_of(cell), cell)
         members.setdefault(key_of(cell), []).append(trial)
+    if plan.is_adaptive:
+        trained = {key_of(cell, without=NUM_GPUS): cell for cell in params.values()}
+        stated = [{**cell, "num_gpus": size} for cell in trained.values() for size in plan.sizes]
+        params = {key_of(cell): cell for cell in stated if cell["batch_size"] >= cell["num_gpus"]} | params
     cells = []
     for key, cell in params.items():
         own = tuple(members.get(key, ()))
         made = Cell(
             params=cell, planned=planned[key], trials=own, metric=metric, timings=timings.get(step_key(cell), ())
         )
-        cells.append(_factorised(made, plan.factorised, members) if plan.factorised else made)
+        if plan.factorised:
+            made = _factorised(made, plan.factorised, members)
+        elif plan.is_adaptive and not own:
+            learnt = key_of(cell, without=NUM_GPUS)
+            lent = [trials for each, trials in members.items() if key_of(params[each], without=NUM_GPUS) == learnt]
+            made = infer(made, [trial for trials in lent for trial in trials])
+        cells.append(made)
     return cells
 
 

@@ -129,16 +129,20 @@ class _Timings:
     doubtful: list[StepTiming] = field(default_factory=list)
 
 
-def timed_steps(combination: Combination, *, include_flagged: bool = False) -> TimedSteps:
+def timed_steps(
+    combination: Combination, *, include_flagged: bool = False, runs: Sequence[Trial] | None = None
+) -> TimedSteps:
     """Return the step timings of a combination.
 
     A size of which every timing is in doubt is doubtful; of any other, the sound ones stand. include_flagged: take all
-    timings as sound.
+    timings as sound. runs: timing runs that stand for all timings, also of sizes that no training had; None: trainings
+    are timed too.
     """
     left_out: Counter[str] = Counter()
     groups: dict[tuple[int, int, int], _Timings] = {}
     flagged = False
-    for cell, trial in _trials(combination.cells):
+    pairs = _trials(combination.cells) if runs is None else ((trial, trial) for trial in runs)
+    for cell, trial in pairs:
         timing = step_timing(replace(trial, on_more_nodes=False))  # the law knows about nodes
         doubts = DOUBTFUL & trial.flags
         if doubts and not include_flagged:

@@ -49,7 +49,13 @@ class Training:
     noise: tuple[float, float] | None  # mean |G|² and tr Σ over the epochs that have them
     noise_steps: int  # the steps of these epochs
     status: str = "finished"  # how it ended
+    limited: bool = False  # whether it was stopped at a limit that was set before it began, not for being behind
     epoch_examples: float | None = None  # the training set's size, None if it was not recorded
+
+    @property
+    def was_behind(self) -> bool:
+        """Whether a scheduler stopped it for being behind others, which says something of what it still had to go."""
+        return self.status == "stopped" and not self.limited
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +167,7 @@ def _training(cell: Cell, trial: Trial) -> Training:
         noise=(statistics.fmean(squares), statistics.fmean(traces)) if noises else None,
         noise_steps=int(sum(noise_steps)),
         status=trial.status,
+        limited=trial.limited,
         epoch_examples=max((count for count in counts if count), default=None),
     )
 

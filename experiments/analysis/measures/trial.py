@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from scalestudy.experiments.analysis.measures.parts import finite, positive
+from scalestudy.experiments.plan.look import Look
 from scalestudy.experiments.plan.plan import WithParams
 from scalestudy.training.config import PHASES
 
@@ -137,6 +138,8 @@ class Trial(WithParams):
     details: Mapping[str, Any]  # what training picked by itself
     fingerprint: Mapping[str, tuple[str, ...]]  # of the user's code and data, by what it is of
     span: tuple[float, float] | None  # start and end as POSIX seconds; None: one is missing, or the end comes first
+    wall_seconds: float = 0.0  # from its start to its end, start-up and evaluation included
+    look: Look | None = None  # why an adaptive search asked for it; None: another search made it
     result_alone: bool = False
     """Whether its one evaluation is its result, as good as confirmed: others made it, and say no more of it."""
     stopped_at: float | None = None
@@ -165,7 +168,7 @@ class Trial(WithParams):
         recorded = finite(line.get("train_seconds"))
         if recorded is None or recorded < 0:
             recorded = sum(epoch.train_seconds or 0.0 for epoch in epochs)
-        digests, result = _mapping(line.get("fingerprint")), line.get("result")
+        digests, result, look = _mapping(line.get("fingerprint")), line.get("result"), _mapping(line.get("look"))
         return cls(
             trial_id=str(line.get("trial_id")),
             kind=str(line.get("kind") or "training"),
@@ -179,9 +182,16 @@ class Trial(WithParams):
             details=_mapping(line.get("details")),
             fingerprint={str(name): tuple(map(str, _list(found))) for name, found in digests.items()},
             span=_span(line),
+            wall_seconds=max(finite(line.get("wall_seconds")) or 0.0, recorded),
+            look=Look.from_dict(look) if look else None,
             result_alone=isinstance(result, Mapping),
             stopped_at=finite(_mapping(result).get("stopped_at")),
         )
+
+    @property
+    def limited(self) -> bool:
+        """Whether it was stopped at the limit that an adaptive search set before it began."""
+        return self.status == "stopped" and self.look is not None
 
     @property
     def is_timing(self) -> bool:

@@ -35,6 +35,12 @@ def limit_words(max_gpus: int | None) -> str:
     return "" if max_gpus is None else f"with at most {plural(max_gpus, 'worker')} "
 
 
+def share_text(share: float) -> str:
+    """Return a chance in per cent; `over 99%` and `under 1%` where rounding would say that it is certain."""
+    percent = f"{100 * share:.0f}%"
+    return {"100%": "over 99%", "0%": "under 1%"}.get(percent, percent)
+
+
 def seconds_text(seconds: float | None) -> str:
     """Return seconds to three digits; minutes or hours if they read better."""
     if seconds is None:

@@ -23,7 +23,7 @@ from scalestudy.experiments.plan.timing_runs import TIMED, step_key
 from scalestudy.training.config import PHASES as PHASES
 
 STATUSES = ("finished", "at_target", "stopped", "diverged", "out_of_memory", "failed", "skipped")
-"""How trials end. A scheduler ended those that are `stopped`.
+"""How trials end. A scheduler ended those that are `stopped`, or the limit that an adaptive search had set them.
 
 `targets.stop` ended those `at_target` when they reached the study's hardest target.
 """
@@ -285,8 +285,10 @@ def unusable_caveat(count: int) -> str | None:
 
 def cut_caveats(trials: Sequence[Trial]) -> list[str]:
     """Return sentences about the trainings that ended before their last epoch."""
-    counts = Counter(trial.status for trial in without_timing_runs(trials))
+    counts = Counter("limited" if trial.limited else trial.status for trial in without_timing_runs(trials))
     words = {
+        "limited": "stopped where the prediction ended. Of such a one it is only known that it takes longer to the "
+        "target.",
         "stopped": "stopped early. When one that had not met a target would have met it is estimated from those that "
         "came further; where fewer than three did, it is only known to take longer. It never counts as a miss.",
         "at_target": "stopped at the target. The last metric of one is not that of a whole training.",

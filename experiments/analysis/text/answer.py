@@ -1,6 +1,6 @@
 """The summary as sentences, the same for terminal, MLflow and report."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,8 +21,10 @@ from scalestudy.experiments.analysis.measures.units import (
     plural,
     range_text,
     seconds_text,
+    share_text,
     three_digits,
 )
+from scalestudy.experiments.analysis.text.looks import search_words
 from scalestudy.experiments.plan.plan import short_name, value_text
 
 NAMED_CELLS = 3
@@ -59,11 +61,23 @@ def answer(summary: Summary) -> list[Line]:
     """
     chosen = chosen_lines(summary["recommendation"])
     scaling = [line for line in (scaling_line(summary), _verdict_line(summary)) if line is not None]
-    end = [line for line in (beyond_line(summary), _sure_line(summary)) if line is not None]
+    searched = Line("Search", search_words(summary["adaptive"])) if "adaptive" in summary else None
+    end = [line for line in (searched, beyond_line(summary), _sure_line(summary)) if line is not None]
     if len(chosen) + len(scaling) + len(end) > MOST_LINES:
-        first, *rest = (line.clipped(LONGEST_LINE // 2) for line in scaling)
-        scaling = [replace(first, text=" ".join([first.text, *map(str, rest)]))]
+        scaling = _together(scaling)
+    if len(chosen) + len(scaling) + len(end) > MOST_LINES:
+        end = [*end[:-2], *_together(end[-2:])]
+    if len(chosen) + len(scaling) + len(end) > MOST_LINES:
+        chosen = [chosen[0], *_together(chosen[1:])]
     return [line.clipped() for line in (*chosen, *scaling, *end)]
+
+
+def _together(lines: Sequence[Line]) -> list[Line]:
+    """Join lines into one, each cut to its share; none stay none."""
+    if not lines:
+        return []
+    first, *rest = (line.clipped(LONGEST_LINE // len(lines)) for line in lines)
+    return [replace(first, text=" ".join([first.text, *map(str, rest)]))]
 
 
 def chosen_lines(recommendation: Figure) -> list[Line]:
@@ -125,12 +139,6 @@ def likely_words(choice: Figure, recommendation: Figure) -> str:
     """Say how likely a choice is near enough to the fastest cell."""
     likely, of_which = share_text(choice["probability"]), " of those" if choice["undecided"] else ""
     return f"{likely} likely within {100 * recommendation['tolerance']:g}% of the fastest{of_which}"
-
-
-def share_text(share: float) -> str:
-    """Return a chance in per cent; `over 99%` and `under 1%` where rounding would say that it is certain."""
-    percent = f"{100 * share:.0f}%"
-    return {"100%": "over 99%", "0%": "under 1%"}.get(percent, percent)
 
 
 def beside_chosen(other: Figure, chosen: Figure) -> str:

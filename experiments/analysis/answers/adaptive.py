@@ -1,0 +1,174 @@
+"""What an adaptive search looked at and why, what it chose, and whether fresh seeds confirm the choice."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from scalestudy.experiments.analysis.answers.analysis import Analysis
+from scalestudy.experiments.analysis.answers.beliefs import Beliefs, Place
+from scalestudy.experiments.analysis.answers.evidence import Evidence, places_of
+from scalestudy.experiments.analysis.answers.next_look import CONFIRMATIONS, WITHIN, Over, Room, chosen_and_next, decide
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.analysis.measures.parts import Figure, finite
+from scalestudy.experiments.analysis.measures.trial import Trial
+from scalestudy.experiments.analysis.measures.usable import COUNTED, TIMED, time_to_target
+from scalestudy.experiments.plan.plan import label, name_of
+
+PREDICTIVE = (0.01, 0.5, 0.99)
+"""Quantiles of the predicted median of fresh seeds: outside the outer ones, 98 %, a choice is not confirmed."""
+UNCHOSEN: Mapping[str | None, str] = {
+    "budget": "the budget was used before a training had reached the target",
+    "unreached": "no training has reached the target",
+    "untimed": "no timing run told what a step takes",
+    None: "it was cut short before a training had reached the target",
+}
+"""Why no cell is chosen, by why looking ended."""
+
+
+def adaptive_part(analysis: Analysis, wall_seconds: float | None = None) -> Figure | None:
+    """Return the `adaptive` of `summary.json`; None if no adaptive search made the study's trials.
+
+    wall_seconds: of all runs of the study; None if they are unknown, as they are while it runs.
+
+    Returns:
+        minimises: `time` or `cost`. ended: why looking ended (`Over.why`), null if it has not. why: of what is missing:
+        a choice, further looks, or the confirmation; null if nothing is. chosen, beside: labels of the cell
+        believed best, and of the second. probability: that the chosen cell is within `within` of the best of all
+        stated cells, by the looks alone. leans_on: `{steps, seconds}`, each `looks` if the chosen cell's were looked
+        at, else `law`. looks: `{trainings, timings, confirmations}`. untried: `{cells, of, steps, of_steps, sizes,
+        of_sizes}`: how many of the stated cells, of their pairs of batch size and rate, and of num_gpus and batch
+        size, were not looked at. budget: `{unit, amount}`. confirmation: a row for the chosen cell and the second:
+        `label`, `seeds`, `reached`, `fresh_seconds` (median over the seeds, after the warm-up), the predicted
+        `seconds`, `low` and `high` (98 %) of such a median, and `confirmed`. steps: a row for each look, with `number`,
+        `kind`, `name`, `status`, `took` (worker-seconds), and what `Look` says of why.
+    """
+    evidence = analysis.evidence
+    if evidence is None:
+        return None
+    spec, beliefs = analysis.spec, evidence.beliefs
+    looked = [trial for trial in evidence.trials if trial.look is not None]
+    trainings = [trial for trial in looked if not trial.is_timing]
+    timings = [trial for trial in looked if trial.is_timing]
+    ended = _ended(evidence, wall_seconds)
+    pair = [] if beliefs is None else chosen_and_next(beliefs)
+    cells = places_of(spec)
+    names = [] if beliefs is None else [label(cells[beliefs.places[index]]) for index in pair]
+    unit, amount = next(iter(spec.budget.limits.items()), (None, None))
+    return {
+        "minimises": spec.minimises,
+        "ended": ended,
+        "why": _why(evidence, pair, ended),
+        "chosen": names[0] if names else None,
+        "beside": names[1] if len(names) > 1 else None,
+        "probability": float(beliefs.near(pair[0], WITHIN).mean()) if beliefs is not None else None,
+        "within": WITHIN,
+        "leans_on": None if beliefs is None else _leans_on(beliefs.places[pair[0]], trainings, timings),
+        "looks": {
+            "trainings": len(trainings),
+            "timings": len(timings),
+            "confirmations": len(evidence.confirmations),
+        },
+        "untried": _untried(list(cells), trainings, timings),
+        "budget": {"unit": unit, "amount": amount},
+        "confirmation": [] if beliefs is None else _confirmation(evidence, beliefs, pair, names, analysis.metric),
+        "steps": [_step(trial) for trial in _in_order([*looked, *evidence.confirmations])],
+    }
+
+
+def _ended(evidence: Evidence, wall_seconds: float | None) -> str | None:
+    """Return why looking ended: the search itself says so of what has ended. None: it would go on."""
+    decision = decide(evidence, (), Room(workers=1, minutes=(wall_seconds or 0.0) / 60))
+    return decision.why if isinstance(decision, Over) else None
+
+
+def _why(evidence: Evidence, pair: Sequence[int], ended: str | None) -> str | None:
+    if not pair:
+        return UNCHOSEN[ended]
+    if ended is None:
+        return "its looks, or its confirmation, were cut short"
+    if len(evidence.confirmations) < len(pair) * CONFIRMATIONS:
+        return "the budget had no room for the whole confirmation"
+    return None
+
+
+def _in_order(trials: Sequence[Trial]) -> list[Trial]:
+    return sorted(trials, key=lambda trial: trial.look.number if trial.look else 0)
+
+
+def _leans_on(chosen: Place, trainings: Sequence[Trial], timings: Sequence[Trial]) -> dict[str, str]:
+    recipes = {(trial.batch_size, trial.learning_rate) for trial in trainings if trial.status in TIMED}
+    sizes = {Place.of(trial).size for trial in timings if trial.status in TIMED}
+    own = (chosen.batch_size, chosen.learning_rate) in recipes, chosen.size in sizes
+    return dict(zip(("steps", "seconds"), ("looks" if each else "law" for each in own), strict=True))
+
+
+def _untried(places: Sequence[Place], trainings: Sequence[Trial], timings: Sequence[Trial]) -> dict[str, int]:
+    tried = {Place.of(trial) for trial in trainings}
+    recipes, seen = ({place.recipe(pooled=True) for place in each} for each in (places, tried))
+    sizes, timed = {place.size for place in places}, {Place.of(trial).size for trial in timings}
+    return {
+        "cells": len(set(places) - tried),
+        "of": len(places),
+        "steps": len(recipes - seen),
+        "of_steps": len(recipes),
+        "sizes": len(sizes - timed),
+        "of_sizes": len(sizes),
+    }
+
+
+def _confirmation(
+    evidence: Evidence, beliefs: Beliefs, pair: Sequence[int], names: Sequence[str], metric: StudyMetric
+) -> list[dict[str, Any]]:
+    rows = []
+    for index, name in zip(pair, names, strict=True):
+        place = beliefs.places[index]
+        fresh = [trial for trial in evidence.confirmations if Place.of(trial) == place]
+        ended = [trial for trial in fresh if trial.status in COUNTED]
+        if not ended:
+            continue
+        seconds = [_seconds(trial, evidence.target, metric) for trial in ended]
+        middle = statistics.median(seconds)
+        low, value, high = _predicted(beliefs, index, len(ended))
+        rows.append(
+            {
+                "label": name,
+                "seeds": len(ended),
+                "reached": sum(map(math.isfinite, seconds)),
+                "fresh_seconds": finite(middle),
+                "seconds": value,
+                "low": low,
+                "high": high,
+                "confirmed": low <= middle <= high,
+            }
+        )
+    return rows
+
+
+def _seconds(trial: Trial, target: float, metric: StudyMetric) -> float:
+    """Return the seconds to the target at the rate after the warm-up, which predictions are of."""
+    elapsed = np.cumsum([trial.seconds_of(epoch) or epoch.train_seconds or 0.0 for epoch in trial.epochs]).tolist()
+    tested = [epoch.tested.get(metric.key) for epoch in trial.epochs]
+    points = [(at, value) for at, value in zip(elapsed, tested, strict=True) if value is not None]
+    return time_to_target(points, target, metric)
+
+
+def _predicted(beliefs: Beliefs, index: int, seeds: int) -> tuple[float, float, float]:
+    """Return the predicted median over so many fresh seeds, each in a run of its own, with its interval (98 %)."""
+    draws = beliefs.times[:, index]
+    scatter = math.hypot(beliefs.scatter, beliefs.noise)
+    each = draws[:, None] + scatter * np.random.default_rng(0).standard_normal((len(draws), seeds))
+    low, value, high = np.exp(np.quantile(np.median(each, axis=1), PREDICTIVE)).tolist()
+    return low, value, high
+
+
+def _step(trial: Trial) -> dict[str, Any]:
+    assert trial.look is not None
+    return {
+        **trial.look.to_dict(),
+        "name": name_of(trial.kind, trial.params),
+        "status": trial.status,
+        "took": trial.wall_seconds * trial.num_gpus,
+    }

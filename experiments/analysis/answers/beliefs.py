@@ -1,0 +1,174 @@
+"""What is believed of the times of all stated cells, tried or not, as draws of the posterior.
+
+The time to the target is steps times seconds a step (docs/formulas.md §6). Steps depend on batch size and rate, seconds
+a step on num_gpus and batch size, so a look at one cell says something of many.
+
+Shapes: k draws, c cells, r recipes, s sizes.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from scalestudy.experiments.analysis.answers.posterior import Learnt, Timed
+from scalestudy.experiments.analysis.laws.shrinkage import Places, Vector
+from scalestudy.experiments.plan.plan import WithParams
+
+LOST = math.log(10.0)
+"""A cell whose seeds are lost takes so much longer (logarithm), as far as its mean goes."""
+BREAK_WIDTH, GRID = 0.5, 0.05
+"""Octaves of the rate over which the share of lost seeds rises from a half to five in six; and between the values that
+are tried for where that is."""
+
+
+class Recipe(NamedTuple):
+    """What steps to the target depend on. num_gpus: 1 for all, where a training learns the same with any."""
+
+    batch_size: int
+    learning_rate: float
+    num_gpus: int
+
+
+class Size(NamedTuple):
+    """What seconds a step depend on."""
+
+    num_gpus: int
+    batch_size: int
+
+    @classmethod
+    def of(cls, told: WithParams) -> "Size":
+        """Return the size of a trial."""
+        return cls(told.num_gpus, told.batch_size)
+
+
+class Place(NamedTuple):
+    """A cell."""
+
+    num_gpus: int
+    batch_size: int
+    learning_rate: float
+
+    @property
+    def size(self) -> Size:
+        """Its num_gpus and batch size."""
+        return Size(self.num_gpus, self.batch_size)
+
+    def recipe(self, *, pooled: bool) -> Recipe:
+        """Return what its steps depend on. pooled: whether a training learns the same with any num_gpus."""
+        return Recipe(self.batch_size, self.learning_rate, 1 if pooled else self.num_gpus)
+
+    @classmethod
+    def of(cls, told: WithParams) -> "Place":
+        """Return the cell of a trial."""
+        return cls(told.num_gpus, told.batch_size, told.learning_rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beliefs:
+    """Draws of logarithms: of steps to the target, and of seconds a step."""
+
+    places: tuple[Place, ...]  # (c,)
+    recipes: tuple[Recipe, ...]  # (r,)
+    sizes: tuple[Size, ...]  # (s,)
+    steps: Vector  # (k, r), of trainings that reach the target
+    lost: Vector  # (k, r), 1 where half of the seeds or more never do
+    seconds: Vector  # (k, s)
+    scatter: float  # standard deviation of the logarithm of the steps of one training about its recipe
+    noise: float  # the same of the seconds a step of one run
+    by_cost: bool = False  # whether worker-seconds count in place of seconds
+
+    @classmethod
+    def of(
+        cls,
+        places: Sequence[Place],
+        learnt: Learnt,
+        timed: Timed,
+        fates: Sequence[tuple[float, bool]],
+        *,
+        by_cost: bool = False,
+    ) -> "Beliefs":
+        """Take the draws of a posterior, which knows the steps of all recipes of these places.
+
+        fates: of trainings, the rate, and whether it was lost or has reached the target.
+        """
+        recipes = tuple(sorted({place.recipe(pooled=learnt.pooled) for place in places}))
+        sizes = tuple(sorted({place.size for place in places}))
+        steps = learnt.found.draws[:, [learnt.places[recipe] for recipe in recipes]]
+        lost = np.zeros_like(steps)
+        if any(was_lost for _, was_lost in fates):
+            lost = _lost(np.log2([recipe.learning_rate for recipe in recipes]), fates, len(steps))
+        return cls(
+            places=tuple(places),
+            recipes=recipes,
+            sizes=sizes,
+            steps=steps,
+            lost=lost,
+            seconds=np.stack([timed.draws(*size) for size in sizes], axis=1),
+            scatter=learnt.found.scatter,
+            noise=float(np.median(timed.found.noise)),
+            by_cost=by_cost,
+        )
+
+    @cached_property
+    def of_recipe(self) -> Places:
+        """(c,), the recipe of each cell."""
+        pooled = all(recipe.num_gpus == 1 for recipe in self.recipes)
+        known = {recipe: index for index, recipe in enumerate(self.recipes)}
+        return np.array([known[place.recipe(pooled=pooled)] for place in self.places])
+
+    @cached_property
+    def of_size(self) -> Places:
+        """(c,), the size of each cell."""
+        known = {size: index for index, size in enumerate(self.sizes)}
+        return np.array([known[place.size] for place in self.places])
+
+    @cached_property
+    def times(self) -> Vector:
+        """(k, c), of seconds to the target."""
+        return (self.steps + LOST * self.lost)[:, self.of_recipe] + self.seconds[:, self.of_size]
+
+    @cached_property
+    def logs(self) -> Vector:
+        """(k, c), of what is to be small: the time to the target, or its cost."""
+        return self.times + np.log([place.num_gpus for place in self.places]) if self.by_cost else self.times
+
+    @cached_property
+    def means(self) -> Vector:
+        """(c,)."""
+        return np.asarray(self.logs.mean(axis=0))
+
+    @cached_property
+    def best(self) -> int:
+        """The cell of the least mean."""
+        return int(self.means.argmin())
+
+    def near(self, index: int, within: float) -> NDArray[np.bool_]:
+        """Return in which draws a cell is within a share of the best of all (k,)."""
+        return np.asarray(self.logs[:, index] <= self.logs.min(axis=1) + math.log1p(within))
+
+    def rival(self, index: int, within: float) -> int:
+        """Return the cell that is the best in most of the draws in which this one isn't near it; else itself."""
+        beaten = self.logs[~self.near(index, within)]
+        return int(np.bincount(beaten.argmin(axis=1)).argmax()) if len(beaten) else index
+
+
+def _lost(rates: Vector, fates: Sequence[tuple[float, bool]], count: int) -> Vector:
+    """Draw which recipes lose half of their seeds or more (count, r), as 0 or 1. rates: of recipes, in octaves.
+
+    Seeds are lost above a rate: at one of x octaves with the probability Φ((x - t) / BREAK_WIDTH). t may be anything
+    from below the rates that were tried to beyond all; what was lost, and what was not, says where it is. Where none
+    was lost nothing is known of it, and nothing is assumed.
+    """
+    tried = np.log2([rate for rate, _ in fates])
+    signs = np.array([1.0 if was_lost else -1.0 for _, was_lost in fates])
+    grid = np.arange(min(rates.min(), tried.min()) - 1, max(rates.max(), tried.max()) + 1, GRID)
+    shares = special.softmax(special.log_ndtr(signs * (tried - grid[:, None]) / BREAK_WIDTH).sum(axis=1))
+    steps = (np.arange(count) + 0.5) / count
+    limits = grid[np.minimum(np.searchsorted(shares.cumsum(), steps), len(grid) - 1)]
+    return np.asarray(rates[None] >= np.random.default_rng(0).permutation(limits)[:, None], dtype=float)

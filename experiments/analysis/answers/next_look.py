@@ -1,0 +1,503 @@
+"""The next look of an adaptive search: the training or timing that tells most for its cost, or the end. Pure.
+
+First come short timings of sizes that lie apart, then trainings until one reaches the target. From then on the
+posterior says what each look is worth (`gain`), and the search goes on until the cell that is believed best is likely
+enough near the best of all stated cells, or the budget has no room for another look. Fresh seeds then confirm the
+choice.
+"""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from scalestudy.experiments.analysis.answers.beliefs import Beliefs, Place, Recipe, Size
+from scalestudy.experiments.analysis.answers.evidence import Evidence, places_of
+from scalestudy.experiments.analysis.answers.gain import REPEATS, conditioned, gains
+from scalestudy.experiments.analysis.laws.shrinkage import Vector
+from scalestudy.experiments.analysis.measures.trial import Trial
+from scalestudy.experiments.analysis.measures.usable import TIMED
+from scalestudy.experiments.plan.look import Ending, Look
+from scalestudy.experiments.plan.plan import TrialPlan, cell_trial, label
+from scalestudy.experiments.plan.timing_runs import timing_trial
+from scalestudy.experiments.spec.study_spec import StudySpec
+
+WITHIN, SURE = 0.05, 0.9
+"""Looking ends once the chosen cell is within 5 % of the best with this probability."""
+CONFIRMATIONS = 5
+"""Fresh seeds of the chosen cell, and of its rival."""
+FRESH = 1000
+"""Fresh seeds are so far above those of looks."""
+MOST_CENSORED, TESTED = 0.1, 10
+"""If more trainings end at their limit than this share, each tenth has none, which tests the limits."""
+SEEDS = 2
+"""Of a batch size and rate, until one training has reached the target."""
+MOST_FIRST = 10
+"""Trainings without one that reaches the target, after which the search gives up."""
+SECONDS_PER_HOUR, SECONDS_PER_MINUTE = 3600.0, 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """What a search has for its looks."""
+
+    workers: int  # that run at a time
+    start_seconds: float = 0.0  # until workers of another num_gpus are ready
+    minutes: float = 0.0  # that the study has taken so far
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A look to start now."""
+
+    trial: TrialPlan
+
+    @property
+    def alone(self) -> bool:
+        """Whether it needs the machine to itself: its seconds count."""
+        return needs_quiet(self.trial)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """Nothing is to start before what runs has ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Over:
+    """No look comes any more.
+
+    unreached: no training has reached the target. untimed: no timing run has said what a step takes.
+    """
+
+    why: Ending | Literal["unreached", "untimed"]
+
+
+Decision = Wanted | Wait | Over
+WAIT = Wait()
+
+
+def needs_quiet(trial: TrialPlan) -> bool:
+    """Whether a look's seconds count, so that nothing may run beside it."""
+    return trial.kind == "timing" or (trial.look is not None and trial.look.kind == "confirmation")
+
+
+def decide(evidence: Evidence, running: Sequence[TrialPlan], room: Room) -> Decision:
+    """Return what to start next. The same evidence and the same running trials give the same answer.
+
+    running: looks that have begun and not ended.
+    """
+    return _Deciding(evidence, running, room).decision()
+
+
+def first_sizes(places: Sequence[Place]) -> list[Size]:
+    """Return sizes that lie apart, those with the most workers first: what a law of the step's time needs."""
+    counts, batches = (sorted(set(values)) for values in zip(*(place.size for place in places), strict=True))
+    low, second, middle, high = counts[0], counts[min(1, len(counts) - 1)], counts[len(counts) // 2], counts[-1]
+    small, usual, large = batches[0], batches[len(batches) // 3], batches[-1]
+    wanted = {
+        *((low, batch) for batch in (small, large)),
+        (second, usual),
+        *((middle, batch) for batch in (small, large)),
+        *((high, batch) for batch in (usual, large)),
+    }
+    return sorted({place.size for place in places} & {Size(*each) for each in wanted}, reverse=True)
+
+
+def first_recipe(
+    places: Sequence[Place], ended: Sequence[tuple[int, float, float]], running: Sequence[tuple[int, float]]
+) -> tuple[int, float] | None:
+    """Return the batch size and rate that are tried next while none has reached the target; None: all were tried.
+
+    A middle rate comes first, below all that diverged; then the middle of the wider gap beside the rate that came
+    nearest to the target; where no gap is left, that rate and the one that diverged, with the smallest batch, which
+    makes the most steps, and with another seed; then all that is left.
+
+    Args:
+        places: that may be the answer, one or more.
+        ended: batch size, rate, and how far the training came: the less the nearer, infinity where it diverged.
+        running: batch size and rate.
+    """
+    batches, rates = sorted({place.batch_size for place in places}), sorted({place.learning_rate for place in places})
+    usual = dict.fromkeys((batches[len(batches) // 3], batches[2 * len(batches) // 3], batches[0]))
+    stated = {(place.batch_size, place.learning_rate) for place in places}
+    asked = Counter([*((batch, rate) for batch, rate, _ in ended), *running])
+    most = min((rate for _, rate, far in ended if math.isinf(far)), default=math.inf)
+    tried = {rate for _, rate in asked}
+    nearest = min(((far, rate) for _, rate, far in ended if rate < most), default=None)
+    best = nearest[1] if nearest else most
+    ends = [0.0, *sorted(rate for rate in tried if rate < most), most]
+    gaps = [
+        [rate for rate in rates if low < rate < high]
+        for low, high in itertools.pairwise(ends)
+        if nearest is None or best in (low, high)
+    ]
+    gap = max(gaps, key=len)
+    wanted = [gap[(len(gap) - 1) // 2]] if gap else []
+    pairs = [(batch, rate) for rate in wanted for batch in usual if not asked[batch, rate]]
+    again = [(batch, rate) for batch in (batches[0], *usual) for rate in (best, most)]
+    pairs += sorted((pair for pair in again if asked[pair] < SEEDS), key=lambda pair: asked[pair])
+    pairs += [(batch, rate) for batch in usual for rate in rates if rate < most and not asked[batch, rate]]
+    return next((pair for pair in pairs if pair in stated), None)
+
+
+class _Deciding:
+    """One decision."""
+
+    def __init__(self, evidence: Evidence, running: Sequence[TrialPlan], room: Room) -> None:
+        self.evidence, self.room = evidence, room
+        self.running = sorted(running, key=lambda trial: trial.look.number if trial.look else 0)
+        self.spec = evidence.spec
+        self.cells = places_of(self.spec)
+
+    def decision(self) -> Decision:
+        if any(needs_quiet(trial) for trial in self.running):
+            return WAIT
+        beliefs = self.evidence.beliefs
+        if beliefs is not None and self.confirming:
+            return self.confirm(beliefs)
+        if beliefs is not None and (again := self.again(beliefs)) is not None:
+            return self.alone(again) if needs_quiet(again) else self.beside(again)
+        possible = {place.size for place in self.evidence.places}
+        sizes = [size for size in first_sizes(self.evidence.stated) if size in possible - self.evidence.timings.keys()]
+        if sizes and self.used < self.amount:
+            return self.alone(self.timing(sizes[0]))
+        if beliefs is None:
+            return self.first()
+        return self.next(beliefs)
+
+    def again(self, beliefs: Beliefs) -> TrialPlan | None:
+        """Return the next look of a row that was begun: one alone would hardly change the choice.
+
+        None: there is none, or the budget has no room for it.
+        """
+        looked: list[Trial | TrialPlan] = [*self.evidence.trials, *self.running]
+        last = max(looked, key=lambda trial: trial.look.number if trial.look else 0, default=None)
+        look = last.look if last else None
+        if last is None or look is None or look.row is None or look.row < 2:
+            return None
+        if isinstance(last, Trial) and last.status not in TIMED:
+            return None
+        same, place = replace(look, number=self.number, row=look.row - 1), Place.of(last)
+        if last.kind == "timing":
+            again = self.timing(place.size, same) if place.size in beliefs.sizes else None
+        elif (recipe := place.recipe(pooled=True)) in beliefs.recipes:
+            one_more = self.limited(replace(same, kind="training"), beliefs, beliefs.recipes.index(recipe))
+            again = self.training((place.batch_size, place.learning_rate), one_more)
+        else:
+            again = None
+        return again if again is not None and self.cost_of(again) <= self.left(beliefs) else None
+
+    # --- before the law is known ----------------------------------------------------------------------------------
+    def first(self) -> Decision:
+        evidence = self.evidence
+        over = self.without_first()
+        if over is not None:
+            return WAIT if self.running else over
+        trained = [trial for trial in evidence.trials if not trial.is_timing]
+        pair = first_recipe(
+            evidence.places,
+            [(trial.batch_size, trial.learning_rate, evidence.distance(trial)) for trial in trained],
+            [(trial.batch_size, trial.learning_rate) for trial in self.running],
+        )
+        if pair is None or len(trained) + len(self.running) >= MOST_FIRST:
+            return WAIT if self.running else Over(why="unreached")
+        most = max((trial.wall_seconds * trial.num_gpus for trial in trained), default=None)
+        if most is None and self.running and self.unit == "worker_hours":
+            return WAIT  # several whose cost is unknown could overrun the budget by as many
+        return self.beside(self.training(pair, Look(number=self.number, kind="first", worker_seconds=most)))
+
+    def without_first(self) -> Over | None:
+        """Return why no training is tried as long as none has reached the target; None: one may be."""
+        evidence = self.evidence
+        runs = [trial for trial in evidence.trials if trial.is_timing]
+        no_run_ended = bool(runs) and not any(trial.status in TIMED for trial in runs)
+        if no_run_ended or (evidence.posterior.combinations and evidence.timed is None):
+            return Over(why="untimed")
+        if not evidence.places:
+            return Over(why="unreached")
+        return Over(why="budget") if self.used + self.in_work >= self.amount else None
+
+    # --- by the posterior -----------------------------------------------------------------------------------------
+    def next(self, beliefs: Beliefs) -> Decision:
+        near = float(beliefs.near(beliefs.best, WITHIN).mean())
+        if near >= SURE:
+            return WAIT if self.running else self.confirm(beliefs)
+        wanted = self.look(beliefs, near)
+        if not isinstance(wanted, TrialPlan):
+            return WAIT if self.running else self.confirm(beliefs, wanted)
+        return self.alone(wanted) if needs_quiet(wanted) else self.beside(wanted)
+
+    def look(self, beliefs: Beliefs, near: float) -> TrialPlan | Ending:
+        """Return the look that tells most for its cost, of those that the budget has room for, or why there is none."""
+        after = beliefs
+        for trial in self.running:
+            after = self.told(after, trial)
+        recipes = [(recipe.batch_size, recipe.learning_rate) for recipe in beliefs.recipes]
+        spent = self.spending(beliefs)
+        noise = np.r_[np.full(len(recipes), beliefs.scatter), np.full(len(beliefs.sizes), beliefs.noise)]
+        each = np.r_[spent.trainings, spent.timings]
+        worth = gains(after.logs, np.hstack([after.steps, after.seconds]), noise)
+        # a training that misses the target tells next to nothing
+        worth[: len(recipes)] *= self.evidence.arriving(after)[:, None]
+        counted = np.maximum(each, LEAST_SHARE * spent.trainings.min())
+        left = self.left(beliefs)
+        costs = spent.seconds if self.unit == "minutes" else each
+        costs = np.array([self.priced(cost, int(index < len(recipes))) for index, cost in enumerate(costs.tolist())])
+        if (costs[: len(recipes)] > left).all():  # timings alone would never end a budget of trainings
+            return "budget"
+        counted[costs > left] = math.inf
+        index, repeats = map(int, np.unravel_index(int((worth / REPEATS / counted[:, None]).argmax()), worth.shape))
+        gain, count = float(worth[index, repeats]), REPEATS[repeats]
+        if gain <= LEAST_GAIN:  # no look would change the choice: those of the two that compete do
+            gain, count = 0.0, 1
+            rival = beliefs.rival(beliefs.best, WITHIN)
+            competing = [int(beliefs.of_recipe[place]) for place in (beliefs.best, rival)]
+            if (costs[competing] > left).all():
+                return "budget"
+            index = min(competing, key=lambda place: self.evidence.trainings[beliefs.recipes[place]])
+        is_training = index < len(recipes)
+        look = Look(
+            number=self.number,
+            kind="training" if is_training else "size",
+            gain=gain,
+            repeats=count,
+            worker_seconds=float(each[index]),
+            best=label(self.cells[beliefs.places[beliefs.best]]),
+            probability=near,
+        )
+        if is_training:
+            trial = self.training(recipes[index], self.limited(look, beliefs, index))
+        else:
+            trial = self.timing(beliefs.sizes[index - len(recipes)], look)
+        row = count // 2
+        if row > 1 and row * costs[index] <= left and trial.look is not None:
+            trial = replace(trial, look=replace(trial.look, row=row))
+        uses = self.spec.budget.uses
+        if uses is not None:
+            unit = math.exp(float(beliefs.means[beliefs.best]))
+            saved = uses * worth[: len(recipes)].max(axis=1) * unit
+            price = spent.trainings if beliefs.by_cost else spent.seconds[: len(recipes)]
+            if (saved < price).all():
+                return "uses"
+        return trial
+
+    def limited(self, look: Look, beliefs: Beliefs, index: int) -> Look:
+        """Return the look of a training with its limit, or as a test of the limits."""
+        look = replace(look, evaluations=None)
+        if self.evidence.censored_share > MOST_CENSORED and look.number % TESTED == 0:
+            return replace(look, kind="whole")
+        batch = beliefs.recipes[index].batch_size
+        return replace(look, evaluations=self.evidence.evaluations(beliefs.steps[:, index], beliefs.scatter, batch))
+
+    def told(self, beliefs: Beliefs, trial: TrialPlan) -> Beliefs:
+        """Return the beliefs after a running training has ended as is expected."""
+        recipe = Place.of(trial).recipe(pooled=True)
+        if recipe not in beliefs.recipes:
+            return beliefs
+        steps = beliefs.steps[:, beliefs.recipes.index(recipe)]
+        generator = np.random.default_rng(self.number)
+        return replace(beliefs, steps=conditioned(beliefs.steps, steps, beliefs.scatter, generator))
+
+    # --- the confirmation -----------------------------------------------------------------------------------------
+    @cached_property
+    def confirming(self) -> bool:
+        """Whether fresh seeds confirm the choice by now. A larger budget goes on with looks where one had ended."""
+        asked = self.evidence.confirmations
+        if not asked:
+            return False
+        look = asked[-1].look
+        assert look is not None
+        given = {"budget": (self.amount, look.budget), "uses": (self.spec.budget.uses, look.uses)}
+        now, then = given.get(look.ended or "", (None, None))
+        return now is None or then is None or now <= then
+
+    def confirm(self, beliefs: Beliefs, ended: Ending | None = None) -> Decision:
+        asked = [trial.look for trial in self.evidence.confirmations if trial.look is not None]
+        if ended is None:
+            ended = (asked[-1].ended if asked and self.confirming else None) or "sure"
+        pair = chosen_and_next(beliefs)
+        near = float(beliefs.near(pair[0], WITHIN).mean())
+        look = Look(
+            number=self.number,
+            kind="confirmation",
+            best=label(self.cells[beliefs.places[pair[0]]]),
+            probability=near,
+            ended=ended,
+            budget=self.amount,
+            uses=self.spec.budget.uses,
+        )
+        if self.used >= self.amount:
+            return WAIT if self.running else Over(why=ended)  # looks, or others, took longer than they were to take
+        done = {trial.trial_id for trial in self.evidence.confirmations} | {each.trial_id for each in self.running}
+        for seed in fresh_seeds(self.spec):
+            for index in pair:
+                trial = cell_trial(self.spec, self.cells[beliefs.places[index]], seed)
+                if trial.trial_id not in done:
+                    return self.alone(replace(trial, look=look))
+        return Over(why=ended)
+
+    # --- what looks take ------------------------------------------------------------------------------------------
+    def spending(self, beliefs: Beliefs) -> "_Spending":
+        """Return what each look takes."""
+        evidence, starts = self.evidence, {trial.num_gpus for trial in (*self.evidence.trials, *self.running)}
+        step = np.exp(beliefs.seconds.mean(axis=0))
+        workers = np.array([size.num_gpus for size in beliefs.sizes])
+        begin = np.array([0.0 if count in starts else self.room.start_seconds for count in workers.tolist()])
+        timings = np.array([evidence.timing_seconds(each) for each in step.tolist()]) + begin
+        cheapest = {
+            batch: min(
+                (index for index, size in enumerate(beliefs.sizes) if size.batch_size == batch),
+                key=lambda index: step[index] * workers[index],
+            )
+            for batch in {size.batch_size for size in beliefs.sizes}
+        }
+        chosen = np.array([cheapest[recipe.batch_size] for recipe in beliefs.recipes])
+        expected = zip(beliefs.recipes, np.exp(beliefs.steps.mean(axis=0)).tolist(), step[chosen].tolist(), strict=True)
+        seconds = begin[chosen] + [
+            evidence.training_seconds(steps, each, recipe.batch_size) for recipe, steps, each in expected
+        ]
+        return _Spending(
+            trainings=seconds * workers[chosen], timings=timings * workers, seconds=np.r_[seconds, timings]
+        )
+
+    @property
+    def unit(self) -> str:
+        """The unit of the budget."""
+        return next(iter(self.spec.budget.limits))
+
+    @property
+    def amount(self) -> float:
+        """The budget, in its unit."""
+        return float(self.spec.budget.limits[self.unit])
+
+    @property
+    def used(self) -> float:
+        """What was used of it, without what runs."""
+        if self.unit == "minutes":
+            return self.room.minutes
+        every = [*self.evidence.trials, *self.evidence.confirmations]
+        if self.unit == "trials":
+            return float(sum(not trial.is_timing for trial in every))
+        return math.fsum(trial.wall_seconds * trial.num_gpus for trial in every) / SECONDS_PER_HOUR
+
+    def priced(self, cost: float, trials: int) -> float:
+        """Return a cost (seconds of a budget of minutes, else worker-seconds) in the budget's unit."""
+        per = {"minutes": SECONDS_PER_MINUTE, "worker_hours": SECONDS_PER_HOUR}
+        return float(trials) if self.unit == "trials" else cost / per[self.unit]
+
+    def cost_of(self, trial: TrialPlan) -> float:
+        """Return what a look is to take, in the budget's unit; 0 where that is not known."""
+        spent = (trial.look.worker_seconds if trial.look else None) or 0.0
+        seconds = spent / trial.num_gpus if self.unit == "minutes" else spent
+        return self.priced(seconds, trials=int(trial.kind == "training"))
+
+    @property
+    def in_work(self) -> float:
+        """What the running looks are to take, in the budget's unit; of minutes, the longest of them."""
+        costs = [self.cost_of(trial) for trial in self.running]
+        return max(costs, default=0.0) if self.unit == "minutes" else math.fsum(costs)
+
+    def left(self, beliefs: Beliefs) -> float:
+        """Return what of the budget is left for another look."""
+        return self.amount - self.used - self.reserve(beliefs) - self.in_work
+
+    def reserve(self, beliefs: Beliefs) -> float:
+        """Return what is set aside for the confirmation, in the budget's unit: fresh seeds of an earlier one count.
+
+        A cell that is believed best now may be dear, and not the answer: it counts with `DEARER` times what the best
+        cell takes in the median draw at the most.
+        """
+        starts = {trial.num_gpus for trial in self.evidence.trials}
+        done = Counter(Place.of(trial) for trial in self.evidence.confirmations)
+        best = beliefs.logs.argmin(axis=1)
+        taken = beliefs.times[np.arange(len(best)), best]
+        if self.unit != "minutes":
+            taken = taken + np.log([place.num_gpus for place in beliefs.places])[best]
+        usual = DEARER * math.exp(float(np.median(taken))) * self.evidence.overhead
+        seconds, seeds = [], 0
+        for index in chosen_and_next(beliefs):
+            place = beliefs.places[index]
+            left = CONFIRMATIONS - done[place]
+            seeds += left
+            begin = 0.0 if place.num_gpus in starts else self.room.start_seconds
+            steps = float(beliefs.steps[:, beliefs.of_recipe[index]].mean())
+            step = float(beliefs.seconds[:, beliefs.of_size[index]].mean())
+            once = self.evidence.training_seconds(math.exp(steps), math.exp(step), place.batch_size) + begin / (
+                left or 1
+            )
+            seconds.append(left * min(once if self.unit == "minutes" else once * place.num_gpus, usual))
+        return self.priced(math.fsum(seconds), seeds)
+
+    # --- trials ---------------------------------------------------------------------------------------------------
+    @property
+    def number(self) -> int:
+        """The number of the look that is decided."""
+        ended = [*self.evidence.trials, *self.evidence.confirmations]
+        return 1 + len(ended) + len(self.running)
+
+    def timing(self, size: Size, look: Look | None = None) -> TrialPlan:
+        """Return the next timing run of a size."""
+        cell = next(cell for place, cell in self.cells.items() if place.size == size)
+        like = cell_trial(self.spec, cell, self.first_seed)
+        trial = timing_trial(self.spec, like, self.evidence.timings[size])
+        return replace(trial, look=look or Look(number=self.number, kind="size"))
+
+    def training(self, pair: tuple[int, float], look: Look) -> TrialPlan:
+        """Return the next training of a batch size and rate, with the num_gpus that take the fewest worker-seconds."""
+        batch, rate = pair
+        counts = sorted(
+            place.num_gpus for place in self.evidence.places if (place.batch_size, place.learning_rate) == pair
+        )
+        timed, workers = self.evidence.timed, counts[0]
+        if timed is not None:
+            workers = min(counts, key=lambda count: count * timed.seconds(count, batch))
+        used = self.evidence.trainings[Recipe(batch, rate, 1)]
+        beside = sum((trial.batch_size, trial.learning_rate) == pair for trial in self.running)
+        cell = self.cells[Place(workers, batch, rate)]
+        return replace(cell_trial(self.spec, cell, self.first_seed + used + beside), look=look)
+
+    @property
+    def first_seed(self) -> int:
+        """The seed of the first training of a recipe."""
+        return (self.spec.sweep.seed or (0,))[0]
+
+    def alone(self, trial: TrialPlan) -> Decision:
+        return WAIT if self.running else Wanted(trial=trial)
+
+    def beside(self, trial: TrialPlan) -> Decision:
+        taken = sum(each.num_gpus for each in self.running)
+        return WAIT if self.running and taken + trial.num_gpus > self.room.workers else Wanted(trial=trial)
+
+
+LEAST_SHARE = 0.25
+"""Of the cheapest training, that every look counts for: else ever more timings of next to no worth would be made."""
+DEARER = 1.5
+"""See `reserve`: the best of each draw takes less than the cell that is the best of all will."""
+LEAST_GAIN = 1e-4
+"""A smaller gain counts as none: less than a hundredth of a per cent of the time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Spending:
+    """What each look takes, workers to start included."""
+
+    trainings: Vector  # (r,), worker-seconds
+    timings: Vector  # (s,), worker-seconds
+    seconds: Vector  # (r + s,)
+
+
+def chosen_and_next(beliefs: Beliefs) -> list[int]:
+    """Return the cell that is believed best and the one that is believed second, if there are two."""
+    return np.argsort(beliefs.means, kind="stable")[:2].tolist()
+
+
+def fresh_seeds(spec: StudySpec) -> Iterator[int]:
+    """Return the seeds of a confirmation, fixed before the study begins."""
+    first = (spec.sweep.seed or (0,))[0] + FRESH
+    yield from range(first, first + CONFIRMATIONS)

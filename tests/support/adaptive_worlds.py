@@ -1,0 +1,241 @@
+"""Adaptive searches in worlds whose truth is known: each look is answered by the world, until the search ends.
+
+A training's steps and a timing's seconds are drawn as in the studies of `worlds`; the records are lines of
+`trials.jsonl`, from which the search decides as the engine's does.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import yaml
+
+from scalestudy.experiments.analysis import recommend
+from scalestudy.experiments.analysis.answers.analysis import Analysis
+from scalestudy.experiments.analysis.answers.evidence import Evidence
+from scalestudy.experiments.analysis.answers.next_look import WITHIN, Over, Room, Wanted, decide
+from scalestudy.experiments.analysis.measures.parts import present
+from scalestudy.experiments.plan.plan import TrialPlan, make_plan
+from scalestudy.experiments.plan.timing_runs import TIMED_SECONDS, timed_steps, timing_trials
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.orchestration.sweep.asha import Asha
+from tests.support.synthetic_studies import spec_of
+from tests.support.worlds import EPOCHS, TARGET, Place, World, place_of
+
+BEST_SECONDS = 60.0
+"""Worlds are so slow that the best cell takes this long: a timing run takes two seconds at least."""
+COLD_START, EVALUATION = 6.0, 0.03
+"""Seconds to start workers; and those of an evaluation, over an epoch's."""
+MOST_LOOKS = 3000
+
+
+@dataclass(kw_only=True)
+class Searched:
+    """A search in a world. share: the budget, as a share of the whole grid's worker-seconds."""
+
+    world: World
+    share: float
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    over: Over | None = None
+    sizes: set[int] = field(default_factory=set)  # num_gpus whose workers were started
+    looks: int = 0
+
+    @cached_property
+    def spec(self) -> StudySpec:
+        """The study's spec."""
+        world, hours = self.world, self.share * self.grid_worker_seconds / 3600
+        return spec_of(
+            f"name: world\ntrain: {{epochs: {EPOCHS}}}\ntargets: {{accuracy: [{TARGET}]}}\n"
+            f"search: {{method: adaptive}}\nbudget: {{worker_hours: {hours!r}}}\n"
+            f"sweep: {{num_gpus: {list(world.workers)}, batch_size: {list(world.batches)}, "
+            f"learning_rate: {list(world.rates)}}}\n"
+        )
+
+    @cached_property
+    def grid_worker_seconds(self) -> float:
+        """What every cell with every seed would take, each training to the target, else to its last epoch."""
+        return self.world.seeds * math.fsum(map(self.expected, self.world.places))
+
+    def expected(self, place: Place) -> float:
+        """Worker-seconds of one training of a cell."""
+        num_gpus, batch_size, rate = place
+        each, lost = math.ceil(self.world.samples / batch_size), self.world.losing(rate)
+        to_target = min(self.world.steps(batch_size, rate) + each, EPOCHS * each)
+        beyond = 2 * each if self.world.bend == "divergence" else EPOCHS * each
+        steps = (1 - lost) * to_target + lost * beyond
+        return steps * self.step_seconds(num_gpus, batch_size) * num_gpus * (1 + EVALUATION)
+
+    def run(self) -> "Searched":
+        """Answer looks until the search is over."""
+        plan = make_plan(self.spec)
+        generator = np.random.default_rng([self.world.draw_seed, 1])
+        evidence: Evidence | None = None
+        while self.looks < MOST_LOOKS:
+            evidence = Evidence.of(self.spec, plan, Analysis(self.spec, plan, self.lines).usable, evidence)
+            decision = decide(evidence, (), Room(workers=1, start_seconds=COLD_START))
+            if isinstance(decision, Over):
+                self.over = decision
+                break
+            assert isinstance(decision, Wanted)
+            self.looks += 1
+            self.lines.append(self.answer(decision.trial, generator))
+        self.evidence = evidence
+        return self
+
+    def step_seconds(self, num_gpus: int, batch_size: int) -> float:
+        """True seconds of a step."""
+        return self.world.step_seconds(num_gpus, batch_size) * self.slower
+
+    @cached_property
+    def slower(self) -> float:
+        """By how much the world is slowed down."""
+        return BEST_SECONDS / self.world.seconds(self.world.best)
+
+    def answer(self, trial: TrialPlan, generator: np.random.Generator) -> dict[str, Any]:
+        """The line of a look."""
+        world, batch = self.world, trial.batch_size
+        step = self.step_seconds(trial.num_gpus, batch) * math.exp(generator.normal(0, world.noise))
+        start = 0.0
+        if trial.num_gpus not in self.sizes:
+            self.sizes.add(trial.num_gpus)
+            start = COLD_START
+        assert trial.look is not None
+        if trial.kind == "timing":
+            return timing_line(trial, step, start)
+        steps, lost = world.drawn_steps(batch, trial.learning_rate, trial.seed)
+        line = world.record(trial, steps, np.full(EPOCHS, step), lost=lost)
+        limit = trial.look.evaluations
+        if limit is not None and len(line["epochs"]) > limit:
+            line = {**line, "status": "stopped", "epochs": line["epochs"][:limit]}
+            line["train_seconds"] = math.fsum(epoch["train_seconds"] for epoch in line["epochs"])
+        wall = line["train_seconds"] * (1 + EVALUATION)
+        return {**line, "look": trial.look.to_dict(), "wall_seconds": wall + start}
+
+    @property
+    def worker_seconds(self) -> float:
+        """What all looks took."""
+        return math.fsum(line["wall_seconds"] * line["params"]["num_gpus"] for line in self.lines)
+
+    @property
+    def chosen(self) -> Place | None:
+        """The cell that the search chose."""
+        confirmed = [line for line in self.lines if line["look"]["kind"] == "confirmation"]
+        return place_of(confirmed[0]["params"]) if confirmed else None
+
+    @property
+    def probability(self) -> float | None:
+        """Of its being near the best, by the search."""
+        confirmed = [line["look"] for line in self.lines if line["look"]["kind"] == "confirmation"]
+        return confirmed[0]["probability"] if confirmed else None
+
+    @property
+    def regret(self) -> float:
+        """By how much longer the chosen cell takes than the best, as a share; infinite without a choice."""
+        return (
+            math.inf
+            if self.chosen is None
+            else self.world.seconds(self.chosen) / self.world.seconds(self.world.best) - 1
+        )
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the chosen cell is near the best."""
+        return self.regret <= WITHIN
+
+    def of_kind(self, *kinds: str) -> Sequence[Mapping[str, Any]]:
+        """The lines of some kinds of looks."""
+        return [line for line in self.lines if line["look"]["kind"] in kinds]
+
+
+def timing_line(trial: TrialPlan, step: float, start: float) -> dict[str, Any]:
+    """The line of a timing run whose steps take so many seconds, after a start of its workers."""
+    made = max(timed_steps(trial), math.ceil(TIMED_SECONDS / step))
+    epoch = {
+        "epoch": 1,
+        "steps": made,
+        "samples": made * trial.batch_size,
+        "train_seconds": made * step,
+        "samples_per_second": trial.batch_size / step,
+    }
+    return {
+        "trial_id": trial.trial_id,
+        "kind": trial.kind,
+        "params": dict(trial.params),
+        **({"look": trial.look.to_dict()} if trial.look else {}),
+        "status": "finished",
+        "epochs": [epoch],
+        "train_seconds": made * step,
+        "wall_seconds": made * step + start,
+        "flags": [],
+    }
+
+
+def grid_regret(world: World) -> float:
+    """The regret of the cell that the whole grid's study names fastest."""
+    return _regret(world, world.trials())
+
+
+def random_regret(searched: Searched) -> float:
+    """The same of random cells and seeds of the grid, for as many worker-seconds as the search took."""
+    world, spent = searched.world, 0.0
+    trials = world.trials()
+    kept = []
+    for index in np.random.default_rng(world.draw_seed).permutation(len(trials)):
+        trial = trials[index]
+        seconds = trial["train_seconds"] * searched.slower * (1 + EVALUATION)
+        spent += seconds * trial["params"]["num_gpus"]
+        if spent > searched.worker_seconds:
+            break
+        kept.append(trial)
+    return _regret(world, kept)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cheap:
+    """A cheap study: what it took, and the regret of its fastest cell."""
+
+    worker_seconds: float
+    regret: float
+
+
+def asha_factorised(searched: Searched) -> Cheap:
+    """A factorised study under ASHA in the world of a search, two timing runs of each size."""
+    world = searched.world
+    text = yaml.safe_dump(
+        {**world.spec.to_dict(), "search": {"method": "factorised", "scheduler": "asha", "held_out": 0}}
+    )
+    spec = spec_of(text)
+    plan, asha, generator = make_plan(spec), Asha(spec), np.random.default_rng([world.draw_seed, 2])
+    lines: list[dict[str, Any]] = []
+    for trial in plan.swept:
+        steps, lost = world.drawn_steps(trial.batch_size, trial.learning_rate, trial.seed)
+        step = searched.step_seconds(trial.num_gpus, trial.batch_size) * math.exp(generator.normal(0, world.noise))
+        line = world.record(trial, steps, np.full(EPOCHS, step), lost=lost)
+        for place, epoch in enumerate(line["epochs"]):
+            value = epoch["test_accuracy"]
+            told = SimpleNamespace(epoch=place + 1, test_metric=math.nan if value is None else value)
+            if asha.stops(trial, told):  # type: ignore[arg-type]
+                line = {**line, "status": "stopped", "epochs": line["epochs"][: place + 1]}
+                line["train_seconds"] = math.fsum(each["train_seconds"] for each in line["epochs"])
+                break
+        lines.append({**line, "wall_seconds": line["train_seconds"] * (1 + EVALUATION)})
+    records = {line["trial_id"]: line for line in lines}
+    sizes: set[int] = set()
+    for trial in timing_trials(spec, plan.swept, records, plan.factorised):
+        step = searched.step_seconds(trial.num_gpus, trial.batch_size) * math.exp(generator.normal(0, world.noise))
+        start = COLD_START if trial.num_gpus not in sizes else 0.0
+        sizes.add(trial.num_gpus)
+        lines.append(timing_line(trial, step, start))
+    spent = math.fsum(line["wall_seconds"] * line["params"]["num_gpus"] for line in lines)
+    found = recommend(spec, plan, lines)["fastest"]
+    regret = world.seconds(place_of(found["params"])) / world.seconds(world.best) - 1 if present(found) else math.inf
+    return Cheap(worker_seconds=spent, regret=regret)
+
+
+def _regret(world: World, trials: Sequence[dict[str, Any]]) -> float:
+    found = recommend(world.spec, world.plan, trials)["fastest"]
+    return world.seconds(place_of(found["params"])) / world.seconds(world.best) - 1 if present(found) else math.inf

@@ -1,0 +1,173 @@
+"""What a study's records say to the design of an adaptive search."""
+
+import math
+
+import numpy as np
+import pytest
+
+from scalestudy.experiments.analysis.answers.beliefs import Place, Recipe, Size
+from scalestudy.experiments.analysis.answers.evidence import Evidence, is_confirmation, places_of
+from tests.support.looks import SAMPLES, START_SECONDS, TEXT, Looking, end_of, steps_of
+from tests.support.synthetic_studies import spec_of
+
+
+@pytest.fixture(scope="module")
+def whole():
+    search = Looking(spec=spec_of(TEXT, "budget.trials=16"))
+    search.run()
+    return search
+
+
+def evidence_of(search, lines=None):
+    return Looking(
+        spec=search.spec, lines=search.lines if lines is None else lines, asked=search.asked
+    ).analysis.evidence
+
+
+def ended_as(line, status, number=90, **params):
+    """A line like this one with another end."""
+    changed = {**line, "trial_id": f"{number:012}", "status": status, "params": {**line["params"], **params}}
+    return {**changed, "look": {**line["look"], "number": number}}
+
+
+def training(search):
+    return next(line for line in search.lines if line["kind"] == "training")
+
+
+def timing(search):
+    return next(line for line in search.lines if line["kind"] == "timing")
+
+
+# --- what counts --------------------------------------------------------------------------------------------------
+def test_confirmations_are_kept_apart_and_never_used_for_beliefs(whole):
+    first = next(n for n, line in enumerate(whole.lines) if line["look"]["kind"] == "confirmation")
+    before, after = evidence_of(whole, whole.lines[:first]), evidence_of(whole)
+    assert len(after.confirmations) == 10
+    assert all(map(is_confirmation, after.confirmations))
+    assert not any(map(is_confirmation, after.trials))
+    assert np.array_equal(before.beliefs.logs, after.beliefs.logs)
+    assert {each.seed for each in after.posterior.trainings("")} == {
+        each.seed for each in before.posterior.trainings("")
+    }
+
+
+def test_the_evidence_of_more_records_takes_over_what_it_may_and_changes_nothing(whole):
+    some = evidence_of(whole, whole.lines[:8])
+    alone, after = evidence_of(whole), Evidence.of(whole.spec, whole.plan, whole.analysis.usable, some)
+    assert np.array_equal(alone.beliefs.logs, after.beliefs.logs)
+
+
+# --- which cells may be the answer --------------------------------------------------------------------------------
+def left_out(search, *more):
+    evidence = evidence_of(search, [*search.lines, *more])
+    return set(places_of(search.spec)) - set(evidence.places)
+
+
+def test_cells_of_as_many_examples_a_worker_as_one_that_ran_out_of_memory_are_out(whole):
+    line = ended_as(training(whole), "out_of_memory", num_gpus=2, batch_size=128)
+    assert {place.size for place in left_out(whole, line)} == {(1, 64), (1, 128), (2, 128)}
+
+
+def test_a_batch_size_and_rate_whose_trainings_fail_twice_are_out_on_all_workers(whole):
+    failed = [ended_as(training(whole), "failed", number, batch_size=64, learning_rate=0.4) for number in (90, 91)]
+    assert left_out(whole, failed[0]) == set()
+    assert left_out(whole, *failed) == {Place(1, 64, 0.4), Place(2, 64, 0.4)}
+
+
+def test_a_size_of_which_two_timing_runs_fail_or_two_rates_is_out(whole):
+    size = {"num_gpus": 2, "batch_size": 64}
+    runs = [ended_as(timing(whole), "failed", number, **size) for number in (90, 91)]
+    assert left_out(whole, runs[0]) == set()
+    assert {place.size for place in left_out(whole, *runs)} == {(2, 64)}
+    rates = [
+        ended_as(training(whole), "failed", number, learning_rate=rate, **size)
+        for number, rate in ((90, 0.1), (91, 0.2))
+    ]
+    assert {place.size for place in left_out(whole, *rates)} == {(2, 64)}
+
+
+def test_a_training_that_diverged_leaves_no_cell_out(whole):
+    assert left_out(whole, ended_as(training(whole), "diverged")) == set()
+
+
+# --- when a training ends -----------------------------------------------------------------------------------------
+def test_a_training_ends_at_the_evaluation_after_its_prediction_s_99th_percentile(whole):
+    """At batch 64 an epoch has 23 steps: with draws of 230 and no scatter 10 epochs meet it, and one confirms it."""
+    evidence, draws = evidence_of(whole), np.full(4000, math.log(229.0))
+    assert evidence.steps_between(64) == math.ceil(SAMPLES / 64) == 23
+    assert evidence.evaluations(draws, 0.0, 64) == 11
+    later = evidence.evaluations(draws, 0.1, 64)  # 229 · exp(2.326 · 0.1) = 289 steps, 12.6 epochs
+    assert later in (13, 14)
+    assert evidence.evaluations(draws + math.log(2.0), 0.0, 64) is None, "20 epochs are all"
+
+
+def test_steps_of_an_epoch_that_is_not_known_are_those_of_as_many_examples(whole):
+    evidence = evidence_of(whole)
+    largest = max(evidence.evaluation_steps)
+    assert evidence.steps_between(2048) == pytest.approx(math.ceil(SAMPLES / largest) * largest / 2048)
+    assert evidence_of(whole, whole.lines[:5]).steps_between(64) == 1.0, "nothing has trained"
+
+
+def test_the_share_that_ended_at_a_limit_is_of_those_that_had_one(whole):
+    with_limit = {**training(whole)["look"], "evaluations": 9}
+    lines = [
+        ended_as({**training(whole), "look": with_limit}, status, n)
+        for n, status in enumerate(["stopped", "at_target", "at_target", "diverged"], 90)
+    ]
+    without = [line for line in whole.lines if "evaluations" not in line["look"]]
+    assert evidence_of(whole, without).censored_share == 0.0
+    assert evidence_of(whole, [*without, *lines]).censored_share == pytest.approx(1 / 3)
+
+
+def test_a_training_at_its_limit_is_only_known_to_take_longer():
+    """Others came past the same value and took twice as long to the target: for being behind, it would have to."""
+    search = Looking()
+    trial = search.until(lambda trial: trial.look.evaluations is not None)
+    recipe = Recipe(trial.batch_size, trial.learning_rate, 1)
+    line = end_of(trial, steps=6 * steps_of(*recipe[:2])).to_line(trial)
+    behind = {key: value for key, value in line.items() if key != "look"}
+    assert line["status"] == "stopped"
+    found = {}
+    for name, told in (("limited", line), ("behind", behind)):
+        evidence = evidence_of(search, [*search.lines, told])
+        learnt = evidence.posterior.learnt(evidence.combination, evidence.target)
+        found[name] = math.exp(learnt.found.mean[learnt.places[recipe]])
+        assert learnt.unseen == 0
+    assert found["behind"] > 1.2 * found["limited"]
+
+
+# --- what a look takes --------------------------------------------------------------------------------------------
+def test_a_training_takes_its_steps_and_those_to_one_more_evaluation_times_the_overhead(whole):
+    evidence = evidence_of(whole)
+    factors = [
+        line["wall_seconds"] / line["train_seconds"]
+        for line in whole.lines
+        if line["kind"] == "training" and line["look"]["kind"] != "confirmation"
+    ]
+    assert evidence.overhead == pytest.approx(np.median(factors))
+    assert evidence.training_seconds(100, 0.1, 64) == pytest.approx(evidence.overhead * 12.3)
+
+
+def test_a_timing_run_takes_its_steps_or_two_seconds_and_what_comes_beside_them(whole):
+    evidence = evidence_of(whole)
+    assert evidence.beside_timing == pytest.approx(START_SECONDS)
+    warm_up = evidence.spec.train.warm_up_steps
+    assert evidence.timing_seconds(1.0) == pytest.approx(max(warm_up, 5) + 60 + START_SECONDS)
+    assert evidence.timing_seconds(1e-4) == pytest.approx(2.0 + START_SECONDS)
+
+
+def test_looks_are_counted_in_whatever_way_they_ended(whole):
+    evidence = evidence_of(whole)
+    lines = [line for line in whole.lines if line["look"]["kind"] != "confirmation"]
+    assert evidence.timings.total() == sum(line["kind"] == "timing" for line in lines)
+    assert evidence.timings[Size(2, 64)] == 1
+    failed = ended_as(training(whole), "failed", batch_size=128, learning_rate=0.05)
+    assert evidence_of(whole, [*whole.lines, failed]).trainings[Recipe(128, 0.05, 1)] == 1
+
+
+def test_nothing_is_believed_before_something_was_trained_and_timed(whole):
+    timings = [line for line in whole.lines if line["kind"] == "timing"]
+    trainings = [line for line in whole.lines if line["kind"] == "training"]
+    for lines in ([], timings, trainings):
+        assert evidence_of(whole, lines).beliefs is None
+    assert evidence_of(whole, [*timings, trainings[0]]).beliefs is not None

@@ -27,6 +27,7 @@ from scalestudy.orchestration.commands.parameters import (
     Address,
     AsJson,
     BenchsSpec,
+    BudgetText,
     By,
     CatalogueStudy,
     DataSet,
@@ -37,16 +38,20 @@ from scalestudy.orchestration.commands.parameters import (
     Folder,
     Folders,
     JudgedSources,
+    NextCount,
+    NextOut,
     Overrides,
     Rehearsal,
     ShownStudy,
     Spec,
     ValidatedSpec,
     Version,
+    with_budget,
 )
 from scalestudy.training import process
 
 if TYPE_CHECKING:
+    from scalestudy.orchestration.commands.next_trainings import NextTrainings
     from scalestudy.orchestration.study.result import StudyResult
 
 
@@ -104,14 +109,16 @@ def _before_any_command(version: Version = False) -> None:
 def validate(
     spec: ValidatedSpec = None,
     set_: Overrides = None,
+    budget: BudgetText = None,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of every spec instead, for editors.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check a spec, and print it with every default filled in. Imports no code of yours."""
-    if schema and (spec or set_):
-        raise RequestError("--schema: is the same for every spec", "leave out SPEC and --set")
+    overrides = with_budget(set_, budget)
+    if schema and (spec or overrides):
+        raise RequestError("--schema: is the same for every spec", "leave out SPEC, --set and --budget")
     if schema:
         from scalestudy.experiments.spec.schema import json_schema
 
@@ -121,7 +128,7 @@ def validate(
         raise RequestError("SPEC: is missing", "name a spec file, or a study of the catalogue")
     from scalestudy.orchestration.study.folders import read_spec
 
-    study = read_spec(spec, set_ or ())
+    study = read_spec(spec, overrides)
     print(json.dumps(study.to_dict(), indent=1) if as_json else study.to_yaml().rstrip())
     if not as_json:
         for note in study.notes:
@@ -148,6 +155,7 @@ def new(
 def plan(
     spec: Spec,
     set_: Overrides = None,
+    budget: BudgetText = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Workers that fit one machine; default: this one's.")] = None,
     nodes: Annotated[int, typer.Option(min=1, max=1000, help="Number of machines.")] = 1,
     storage: Annotated[
@@ -170,7 +178,7 @@ def plan(
         extend = _study(extend, acts=True)
     planned = plan_study(
         spec,
-        set_ or (),
+        with_budget(set_, budget),
         slots=slots,
         nodes=nodes,
         storage=storage,
@@ -185,6 +193,7 @@ def plan(
 def run(
     spec: Spec = "digits-quick",
     set_: Overrides = None,
+    budget: BudgetText = None,
     address: Address = None,
     out: Annotated[str | None, typer.Option(help="The study's folder; default: a new one in `storage`.")] = None,
     extend: Extended = None,
@@ -192,6 +201,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run a study, and print its table and the answer."""
+    overrides = with_budget(set_, budget)
     if out is not None and extend is not None:
         raise RequestError("--out, --extend: name two folders", "give one of the two")
     if extend is not None:
@@ -201,7 +211,7 @@ def run(
 
         view = None if as_json else _view
         result = run_study(
-            spec, set_ or (), address=address, out=out, extend=extend, view=view, say=say, rehearsal=rehearsal
+            spec, overrides, address=address, out=out, extend=extend, view=view, say=say, rehearsal=rehearsal
         )
     _show_end(result, as_json)
 
@@ -216,19 +226,28 @@ def resume(
     only: Annotated[
         str | None, typer.Option(metavar="CAUSE", help="With --retry-failed: those of this cause, such as no_room.")
     ] = None,
+    budget: BudgetText = None,
     rehearsal: Rehearsal = True,
     as_json: AsJson = False,
 ) -> None:
     """Continue an interrupted study. Trials that have ended are not run again."""
     if only is not None and not retry_failed:
         raise RequestError("--only: goes with --retry-failed alone", "add --retry-failed")
+    overrides = with_budget(None, budget)
     named = _study(folder, acts=True)
     with _waits(f"the records of {named}", as_json) as say:
         from scalestudy.orchestration.study.study import resume_study
 
         view = None if as_json else _view
         result = resume_study(
-            named, retry_failed=retry_failed, only=only, address=address, view=view, say=say, rehearsal=rehearsal
+            named,
+            retry_failed=retry_failed,
+            only=only,
+            overrides=overrides,
+            address=address,
+            view=view,
+            say=say,
+            rehearsal=rehearsal,
         )
     _show_end(result, as_json)
 
@@ -254,11 +273,15 @@ def judge(
         str | None, typer.Option(help="MLflow's store, for mlflow:EXPERIMENT; default: the one that `run` uses.")
     ] = None,
     out: Annotated[str | None, typer.Option(help="The study's folder; default: a new one in runs.")] = None,
+    next_: NextCount = None,
+    next_out: NextOut = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer from runs that others made: a CSV, an MLflow experiment, a Ray Tune folder. Trains nothing."""
     from scalestudy.orchestration.commands.judging import judge_sources
+    from scalestudy.orchestration.commands.next_trainings import NextTrainings, check_file
 
+    check_file(next_out, next_)
     result = judge_sources(
         sources,
         target,
@@ -269,7 +292,13 @@ def judge(
         out=out,
         as_json=as_json,
     )
-    _show_end(result, as_json)
+    further = None
+    if next_ is not None:
+        from scalestudy.orchestration.commands.study_commands import advise
+
+        found = advise(result.folder, next_count=next_).data["next"]
+        further = NextTrainings.of(found, next_, next_out, result.folder.name)
+    _show_end(result, as_json, further)
 
 
 def _print(data: Callable[[], Any], as_json: bool, print_words: Callable[[], object]) -> None:
@@ -311,9 +340,15 @@ def _view(progress: Any, screen: TextIO, waiting: Callable[[], Mapping[str, floa
     return LiveTable(progress, console, waiting) if console.is_terminal else Lines(progress, screen)
 
 
-def _show_end(result: StudyResult, as_json: bool) -> None:
+def _show_end(result: StudyResult, as_json: bool, further: NextTrainings | None = None) -> None:
     result = replace(result, wall_seconds=process_seconds())
-    _print(lambda: show.result_data(result), as_json, lambda: show.result(Console(), result))
+
+    def words() -> None:
+        show.result(Console(), result)
+        if further:
+            show.next_trainings(Console(), further)
+
+    _print(lambda: {**show.result_data(result), **(further.data if further else {})}, as_json, words)
     raise typer.Exit(result.exit_code)
 
 
@@ -360,6 +395,7 @@ def submit(
     spec: Spec,
     address: Annotated[str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="Address of Ray's job server.")],
     set_: Overrides = None,
+    budget: BudgetText = None,
     env: Annotated[
         list[str] | None,
         typer.Option("--env", metavar="NAME[=VALUE]", help="Variable for the job; NAME alone: its value here."),
@@ -371,7 +407,14 @@ def submit(
     from scalestudy.orchestration.commands.submit import submit_study
 
     raise typer.Exit(
-        submit_study(spec, set_ or (), address=address, variables=env or (), wait=wait, rehearsal=rehearsal)
+        submit_study(
+            spec,
+            with_budget(set_, budget),
+            address=address,
+            variables=env or (),
+            wait=wait,
+            rehearsal=rehearsal,
+        )
     )
 
 
@@ -418,23 +461,32 @@ def recommend(
     torchrun: Annotated[
         bool, typer.Option("--torchrun", help="Print the command that trains it; all else goes to stderr.")
     ] = False,
+    next_: NextCount = None,
+    next_out: NextOut = None,
     as_json: AsJson = False,
 ) -> None:
     """Recommend workers, batch size and rate from a study's records."""
+    from scalestudy.orchestration.commands.next_trainings import NextTrainings, check_file
     from scalestudy.orchestration.commands.recommended import RecommendedCell
     from scalestudy.orchestration.commands.study_commands import advise
 
+    check_file(next_out, next_)
     study = _study(folder)
-    advice = advise(study, accuracy=accuracy, max_gpus=max_gpus, price=price, tolerance=tolerance, by=by)
+    advice = advise(
+        study, accuracy=accuracy, max_gpus=max_gpus, price=price, tolerance=tolerance, by=by, next_count=next_
+    )
     cell = RecommendedCell.of(advice) if file is not None or torchrun else None
     command = cell.torchrun() if cell and torchrun else None
+    further = None if next_ is None else NextTrainings.of(advice.data["next"], next_, next_out, advice.study_id)
     written = cell.write(file) if cell and file is not None else None
     if as_json:
-        more = {"spec": str(written)} if written else {}
+        more = {**({"spec": str(written)} if written else {}), **(further.data if further else {})}
         print(json.dumps({**advice.data, **more, **({"torchrun": command} if command else {})}, indent=1))
         return
     words = sys.stderr if command else sys.stdout  # so that a pipe gets the command alone
     print("\n".join(advice.lines), file=words)
+    if further:
+        show.next_trainings(Console(file=words), further)
     if written:
         print(f"{written}; to run it: {shlex.join(['scalestudy', 'run', str(written)])}", file=words)
     if command:

@@ -6,7 +6,8 @@ two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from glob import escape, glob
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,7 @@ from typing import Annotated
 import typer
 
 from scalestudy.experiments.spec.reading import catalogue
+from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.base.places import version as package_version
 
 Completion = Callable[[str], list[str]]
@@ -22,6 +24,8 @@ STUDY_MARK = "plan.json"
 """The file that marks a folder as a study's."""
 BENCHES = (MAX_BATCH, ALLREDUCE) = ("max-batch", "allreduce")
 """The names that `bench` takes."""
+MOST_NEXT = 50
+"""Most trainings of `--next`. Each is chosen as if those before it had shown what is expected of them."""
 LATEST = "latest"
 """Names the study that began last, in place of its folder; PLACE/latest names the last one of a place."""
 
@@ -125,7 +129,7 @@ Extended = Annotated[
     str | None,
     typer.Option(
         metavar="DIR",
-        help="Add the spec's new points or samples to this study.",
+        help="Add the spec's new points, samples or budget to this study.",
         autocompletion=folders,
     ),
 ]
@@ -156,8 +160,52 @@ By = Annotated[
     str | None,
     typer.Option(help="time or cost: which of them to minimise.", autocompletion=words("time", "cost")),
 ]
+NextCount = Annotated[
+    int | None,
+    typer.Option(
+        "--next",
+        metavar="K",
+        min=1,
+        max=MOST_NEXT,
+        help="List the K trainings that would tell most about the answer, and what each costs.",
+    ),
+]
+NextOut = Annotated[
+    Path | None,
+    typer.Option("--next-out", metavar="FILE", help="Write them: a .csv, or a .yaml with sweep.points for a spec."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print machine-readable output.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the spec.")]
+
+BudgetText = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        metavar="AMOUNT",
+        help="What an adaptive search may use, in place of the spec's budget: 30min, 2h, 4wh (worker-hours), 12trials.",
+    ),
+]
+BUDGETS = {"min": ("minutes", 1), "h": ("minutes", 60), "wh": ("worker_hours", 1), "trials": ("trials", 1)}
+"""For each unit of `--budget`, the key of the spec, and how many of its units one is."""
+
+
+def with_budget(overrides: Sequence[str] | None, amount: str | None) -> list[str]:
+    """Return the values of `--set`, then those that `--budget` stands for. `budget.uses` stays as it is.
+
+    amount: a number and one of the units of `BUDGETS`. None: no budget is given. Raises RequestError for other text.
+    """
+    given = list(overrides or ())
+    if amount is None:
+        return given
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?(min|h|wh|trials?)", amount.strip())
+    number, unit = (float(match[1]), match[2]) if match else (0.0, "")
+    key, factor = BUDGETS.get("trials" if unit == "trial" else unit, ("", 1))
+    if not number or (key == "trials" and not number.is_integer()):
+        remedy = "write an amount above 0 with its unit: 30min, 2h, 4wh (worker-hours) or 12trials"
+        raise RequestError(f"--budget: {amount}: is no budget", remedy)
+    text = f"{int(number)}" if key == "trials" else f"{number * factor}"
+    others = [f"budget.{other}=null" for other in ("minutes", "worker_hours", "trials") if other != key]
+    return [*given, *others, f"budget.{key}={text}"]
 
 
 def _show_version(wanted: bool) -> None:

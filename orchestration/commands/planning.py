@@ -11,7 +11,7 @@ from typing import Any
 from scalestudy.experiments.analysis.measures.units import money_text, plural, seconds_text
 from scalestudy.experiments.plan.estimate import Estimate, LastTimings, Span, estimate
 from scalestudy.experiments.plan.plan import Plan, make_plan
-from scalestudy.experiments.spec.sections import Resources
+from scalestudy.experiments.spec.sections import Budget, Resources
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.cluster.nodes import ClusterNode, choose_device
@@ -44,7 +44,7 @@ class PlannedStudy:
 
     spec: StudySpec
     plan: Plan
-    cost: Estimate
+    cost: Estimate | None  # None: see `estimate`
     seconds: Span | None  # from the first group's start to the last trial's end; None: unknown, and `why` says why
     why: str | None = None
     slots: Sequence[int]  # workers that fit each machine of the plan
@@ -54,18 +54,23 @@ class PlannedStudy:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, for --json."""
-        cost, worker_seconds = self.cost, self.cost.worker_seconds
+        cost, worker_seconds = self.cost, self.cost.worker_seconds if self.cost else None
+        counts: dict[str, Any] = {"budget": self.spec.budget.to_dict()}
+        if cost:
+            counts = {
+                "trials": len(cost.trials),
+                "epochs": cost.epochs,
+                "worker_epochs": cost.worker_epochs,
+                "timing_runs": len(cost.timing_runs),
+                "timed": cost.timed,
+            }
         figures = {
-            "trials": len(cost.trials),
-            "epochs": cost.epochs,
-            "worker_epochs": cost.worker_epochs,
-            "timing_runs": len(cost.timing_runs),
-            "timed": cost.timed,
+            **counts,
             "seconds": self.seconds._asdict() if self.seconds else None,
             "worker_seconds": worker_seconds._asdict() if worker_seconds else None,
             "why": self.why,
             "slots": list(self.slots),
-            "rests_on": list(cost.rests_on),
+            "rests_on": list(cost.rests_on) if cost else [],
         }
         more = {
             "estimate": figures,
@@ -107,6 +112,9 @@ def plan_study(
     trials = known_trials(spec, plan)
     cluster = machines(spec.resources, slots, nodes, logical_cpus(plan, spec))
     device, threads = choose_device(spec.resources.device, cluster), spec.resources.cpus_per_worker
+    if measure and spec.search.method == "adaptive":
+        problem = f"--measure: {spec.name} searches adaptively, and times its trainings itself"
+        raise RequestError(problem, "plan without --measure")
     if measure:
         refuse_loop(spec, "--measure", "plan without --measure; the timings of an earlier run count")
     if measure and device == "cuda" and not gpus_here():
@@ -126,12 +134,12 @@ def plan_study(
         models = inspect_models([trial for trial in trials if trial.workload not in unbuilt], root)
     if measure:
         timings = [measure_cells(trials, root, device=device, threads=threads), *timings]
-    rule = trainings_rule(spec.resources, device, factorised=plan.factorised is not None)
+    rule = trainings_rule(spec.resources, device, factorised=plan.factorised is not None or plan.is_adaptive)
     fresh_workers = bool(spec.workload.loop) or (rehearsal is not None and bool(rehearsal.fresh_workers))
     room = room_of(spec, rule, device, cluster, fresh_workers=fresh_workers)
     cost = estimate(plan, LastTimings(timings), corners=trials, timed_alone=rule == "packed, then timed")
-    seconds, why = how_long(cost, room, measured=measure)
-    if spec.workload.loop and cost.spans is None:
+    seconds, why = how_long(cost, room, measured=measure) if cost else (None, at_most_words(spec.budget))
+    if spec.workload.loop and cost and cost.spans is None:
         why = NOT_TIMED_LOOP
     return PlannedStudy(
         spec=spec,
@@ -155,7 +163,8 @@ def what_is_left(study: PreparedStudy) -> tuple[StudySpec, Plan, str]:
     verb = "has ended and does" if len(ended) == 1 else "have ended and do"
     words = f"{plural(len(ended), 'trial')} of {study.folder.address} {verb} not run again"
     if study.plan.to_suggest or study.plan.factorised:
-        return study.spec, study.plan, f"{words}; the figures count them too"
+        counts = "the budget counts" if study.spec.search.method == "adaptive" else "the figures count"
+        return study.spec, study.plan, f"{words}; {counts} them too"
     left = tuple(trial for trial in study.plan.trials if trial.trial_id not in study.history.ended)
     if not left:
         problem = f"--extend: {study.folder.address}: every trial of the spec has ended there"
@@ -183,6 +192,20 @@ def how_long(cost: Estimate, room: Room, *, measured: bool) -> tuple[Span | None
         except ValueError as error:
             return None, f"time not known: {error}; for other machines: --slots, --nodes"
     return Span(*ends), None
+
+
+def at_most_words(budget: Budget) -> str:
+    """Return when an adaptive search ends, in words."""
+    texts = {
+        "minutes": "{:g} min of wall time".format,
+        "worker_hours": "{:g} worker-hours".format,
+        "trials": lambda count: plural(count, "training"),
+    }
+    most = ", ".join(texts[key](value) for key, value in budget.limits.items())
+    ends = "when it is sure of the answer"
+    if budget.uses:
+        ends += f", when another look costs more than it saves over {budget.uses:g} uses"
+    return f"time: not known beforehand: the search ends {ends}, and at the latest after {most}"
 
 
 def room_of(
@@ -221,8 +244,8 @@ def gpus_here() -> int:
 
 def time_lines(planned: PlannedStudy) -> list[str]:
     """Return lines that say how long the study takes, what it costs, and which timings say so."""
-    cost, used = planned.cost, planned.cost.worker_seconds
-    if planned.seconds is None or used is None:
+    cost, used = planned.cost, planned.cost.worker_seconds if planned.cost else None
+    if planned.seconds is None or cost is None or used is None:
         return [planned.why or ""]
     more = len(cost.rests_on) - NAMED_SOURCES
     sources = ", ".join(cost.rests_on[:NAMED_SOURCES]) + (f" and {more} more" if more > 0 else "")

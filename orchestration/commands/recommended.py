@@ -43,7 +43,7 @@ class RecommendedCell:
             remedy = "ask for another target with --accuracy, or add cells with scalestudy run --extend"
             raise RequestError(f"DIR: {advice.study_id}: no cell is {advice.role}: {choice['why']}", remedy)
         params, plain = choice["params"], spec.to_dict()
-        del plain["search"]
+        del plain["search"], plain["budget"]
         swept = with_swept(plain, params)
         plain |= {
             "name": best_name(spec),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from scalestudy.orchestration.commands.bench_result import Cell, Experiment
     from scalestudy.orchestration.commands.doctor import Finding
     from scalestudy.orchestration.commands.models import Variant
+    from scalestudy.orchestration.commands.next_trainings import NextTrainings
     from scalestudy.orchestration.commands.planning import PlannedStudy
     from scalestudy.orchestration.commands.studies import ListedStudy
     from scalestudy.orchestration.study.result import StudyResult
@@ -51,11 +52,13 @@ def plan(console: Console, planned: PlannedStudy) -> None:
     period = spec.period_word
     lines = [
         f"{spec.name}: {bound}{plural(len(cost.trials), 'trial')}, {cost.epochs} {period}s, "
-        f"{cost.worker_epochs} worker-{period}s",
+        f"{cost.worker_epochs} worker-{period}s"
+        if cost
+        else f"{spec.name}: {adaptive_line(planned.plan)}",
         *([planned.extends] if planned.extends else []),
         *spec.notes,
         *stop_lines(spec),
-        *factorised_lines(planned.plan, cost, period),
+        *(factorised_lines(planned.plan, cost, period) if cost else ()),
         *time_lines(planned),
     ]
     for line in lines:
@@ -76,6 +79,16 @@ def stop_lines(spec: StudySpec) -> list[str]:
     reached = f"{spec.stop_target:g} {StudyMetric.of(spec.workload).title}"
     saved = "saves the steps after that; how many is known only after the run"
     return [f"targets.stop: a training ends once it has reached {reached}, which {saved}"]
+
+
+def adaptive_line(planned: Plan) -> str:
+    """Return a line that says what an adaptive search chooses among."""
+    from scalestudy.experiments.analysis.measures.units import plural
+
+    places = planned.to_suggest.points if planned.to_suggest else 0
+    return (
+        f"{plural(places, 'place')} to choose among; the search decides as it goes which it trains, and which it times"
+    )
 
 
 def factorised_lines(planned: Plan, cost: Estimate, period: str) -> list[str]:
@@ -145,6 +158,18 @@ def columns(
     console.print(Text(head, style="bold"), soft_wrap=True)
     if lines:  # one call: line by line, a plan of 10,000 trials spends most of its time here
         console.print(Text("\n".join(lines)), soft_wrap=True)
+
+
+def next_trainings(console: Console, further: NextTrainings) -> None:
+    """Print the trainings that would tell most about an answer, below it, or why there are none."""
+    from scalestudy.experiments.analysis.measures.parts import present
+
+    console.print()
+    if present(further.found):
+        columns(console, *further.table)
+    for line in (further.why_few, f"written to {further.written}" if further.written else None):
+        if line:
+            console.print(Text(line), soft_wrap=True)
 
 
 def studies(console: Console, listed: Sequence[ListedStudy], places: Sequence[str]) -> None:

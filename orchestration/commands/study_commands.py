@@ -260,14 +260,22 @@ def advise(
     price: float | None = None,
     tolerance: float | None = None,
     by: str | None = None,
+    next_count: int | None = None,
 ) -> Advice:
     """Return what `recommend` chooses by a study's records.
 
-    accuracy: the target, of whatever metric the study has. Raises RequestError for a request that can't be met, or a
-    folder that is not a study's.
+    accuracy: the target, of whatever metric the study has. next_count: of `--next`. Raises RequestError for a request
+    that can't be met, or a folder that is not a study's.
     """
     return advise_by_records(
-        open_folder(path), target=accuracy, max_gpus=max_gpus, price=price, tolerance=tolerance, by=by, names=OPTIONS
+        open_folder(path),
+        target=accuracy,
+        max_gpus=max_gpus,
+        price=price,
+        tolerance=tolerance,
+        by=by,
+        next_count=next_count,
+        names=OPTIONS,
     )
 
 

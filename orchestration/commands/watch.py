@@ -96,7 +96,9 @@ class WatchedStudy:
     def _progress_of_past(self) -> StudyProgress:
         """Return the state in which a run begins, as the process that runs it folds it: what has trained rests."""
         trials = self._plan.with_trials(self.history.suggested.values()).by_id()
-        progress = StudyProgress(trials, self._metric, expected=self._plan.expected_trials)
+        progress = StudyProgress(
+            trials, self._metric, expected=self._plan.expected_trials, grows=self._plan.is_adaptive
+        )
         progress.catch_up(self.history.past)
         return progress
 

@@ -287,7 +287,14 @@ class Ended:
 
     def to_line(self, trial: TrialPlan) -> dict[str, Any]:
         """Return the trial's line of trials.jsonl."""
-        return {"trial_id": trial.trial_id, "kind": trial.kind, "params": dict(trial.params), **self.to_facts()}
+        look = {"look": trial.look.to_dict()} if trial.look else {}
+        return {
+            "trial_id": trial.trial_id,
+            "kind": trial.kind,
+            "params": dict(trial.params),
+            **look,
+            **self.to_facts(),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,7 +355,7 @@ def from_plain(plain: Mapping[str, Any]) -> JournalEvent:
         case "suggested":
             from scalestudy.experiments.plan.plan import TrialPlan
 
-            return Suggested(trial=TrialPlan(**plain["trial"]), point=plain["point"])
+            return Suggested(trial=TrialPlan.from_dict(plain["trial"]), point=plain["point"])
         case "running":
             return Running(attempt=plain["attempt"], world=World.from_plain(plain["world"]))
         case "epoch":

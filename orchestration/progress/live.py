@@ -176,7 +176,7 @@ def event_text(event: TrialEvent, progress: StudyProgress) -> str | None:
             value = finite_metric(event.epochs[-1]) if event.epochs else None
             last = "" if value is None else f", {progress.metric.title} {progress.metric.text(value, 4)}"
             error = f": {event.error.message}" if event.error else ""
-            done = f"({len(progress.statuses)}/{progress.total})"
+            done = f"({progress.count})"
             trained = f"{event.status.replace('_', ' ')} after {seconds_text(event.train_seconds)} of training"
             return f"{trained}{last}{error} {done}"
     return None

@@ -55,6 +55,7 @@ class StudyProgress:
     trials: dict[str, TrialPlan]  # by id; a search adds some later
     metric: StudyMetric = ACCURACY
     expected: int | None = None  # number of trials of the study; None: the known ones
+    grows: bool = False  # whether an adaptive search adds trials until it is sure, so that no total is known
     ended_before: int = 0  # number that earlier runs of the study ended
     started: float = field(default_factory=time.monotonic)
     running: dict[str, RunningTrial] = field(default_factory=dict)
@@ -97,9 +98,14 @@ class StudyProgress:
 
     @property
     def total(self) -> int:
-        """The number of trials of the study, including those that are still to be suggested."""
+        """The number of trials of the study, including those that are still to be suggested; if it grows, so far."""
         known = len(self.trials) - self.total_timings
-        return known if self.expected is None else max(self.expected, known)
+        return known if self.expected is None or self.grows else max(self.expected, known)
+
+    @property
+    def count(self) -> str:
+        """How many trials have ended, `7/16`; only `7` if the study grows."""
+        return str(len(self.statuses)) if self.grows else f"{len(self.statuses)}/{self.total}"
 
     @property
     def total_timings(self) -> int:
@@ -113,15 +119,17 @@ class StudyProgress:
 
     @property
     def remaining_seconds(self) -> float | None:
-        """The time left at the pace so far; None before the first trial has ended, and while the study stops."""
+        """The time left at the pace so far; None before the first trial has ended, while the study stops, and if it
+        grows."""
         ended = len(self.statuses) - self.ended_before
-        if not ended or self.stopping:
+        if not ended or self.stopping or self.grows:
             return None
         return self.elapsed_seconds / ended * (self.total - len(self.statuses))
 
     def line(self) -> str:
         """Return `7/16 trials · 0:31 elapsed · about 0:40 left`, with the trials that did not finish."""
-        parts = [f"{len(self.statuses)}/{self.total} trials", f"{clock(self.elapsed_seconds)} elapsed"]
+        so_far = " so far" if self.grows else ""
+        parts = [f"{self.count} trials{so_far}", f"{clock(self.elapsed_seconds)} elapsed"]
         left = self.remaining_seconds
         if left is not None and len(self.statuses) < self.total:
             parts.append(f"about {clock(left)} left")

@@ -41,6 +41,7 @@ def advise(
     price: float | None = None,
     tolerance: float | None = None,
     by: str | None = None,
+    next_count: int | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Advice:
     """Return what to choose by a study's records.
@@ -48,11 +49,13 @@ def advise(
     Adds to what `analysis.recommend` gives: `predictions` (the summary's, for the target that is answered, up to
     max_gpus), `study` (the num_gpus that were measured, the device) and `caveats` on all of it, as in the summary.
 
-    target: of whatever metric the study has. names: what an error calls an argument, if not by its name. Raises
+    target: of whatever metric the study has. next_count: adds `next`, so many trainings that would tell most about the
+    answer (`next_trainings`). names: what an error calls an argument, if not by its name. Raises
     RequestError for a request that can't be met, or for records that can't be read.
     """
     # these load SciPy, which a study that starts does not need
     from scalestudy.experiments.analysis.answers.analysis import Analysis, asked
+    from scalestudy.experiments.analysis.answers.next_trainings import next_trainings
     from scalestudy.experiments.analysis.answers.predictions import MOST_WORKERS
     from scalestudy.experiments.analysis.answers.recommendation import ROLE_BY, By
     from scalestudy.experiments.analysis.measures.parts import present
@@ -89,6 +92,8 @@ def advise(
     advice["study"] = {"num_gpus": measured, "device": choice.get("device")}
     versions = versions_caveat(analysis.trials)
     advice["caveats"] = [{"kind": "versions", "words": versions}] if versions else []
+    if next_count is not None:
+        advice["next"] = next_trainings(analysis, advice, next_count, max_gpus=max_gpus, by_cost=by == "cost")
     lines = recommendation_lines(advice)
     if by is not None and present(advice["fastest"]):  # else the best metric decides, and nothing is least
         lines = [f"Choose {choice['label']} (least {by}).", *lines]

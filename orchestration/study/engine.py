@@ -152,6 +152,11 @@ class Engine:
         return schedule.concurrency(self._sizes, replace(self._room, nodes=tuple(nodes))) + 1
 
     @property
+    def slots(self) -> int:
+        """The number of workers that run at a time, by what the cluster is now; 1 if one trial has it to itself."""
+        return 1 if self._room.exclusive else replace(self._room, nodes=tuple(self.host.room or self._room.nodes)).slots
+
+    @property
     def cluster_ends(self) -> str | None:
         """Why there will be no cluster soon; None: it stays."""
         return self.host.cluster_ends

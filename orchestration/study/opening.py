@@ -197,17 +197,27 @@ def with_failed(study: PreparedStudy, only: str | None = None) -> PreparedStudy:
 
 
 def open_extended(spec: StudySpec, path: str | Path) -> PreparedStudy:
-    """Open a study that gets more points, seeds or samples. Raises RequestError if that would change what has run."""
-    before = open_resumed(path)
+    """Open a study that gets more points, seeds, samples or budget.
+
+    Raises RequestError if that would change what has run.
+    """
+    return extended(open_resumed(path), spec, "--extend")
+
+
+def extended(before: PreparedStudy, spec: StudySpec, option: str) -> PreparedStudy:
+    """Return a study that was opened, with the spec that it goes on with. option: of the command that asks for it.
+
+    Raises as `open_extended`.
+    """
     plan = make_plan(spec)
-    _refuse_change(before, spec, plan)
+    _refuse_change(before, spec, plan, f"{option}: {before.folder.address}")
     return PreparedStudy(
         spec=spec, plan=plan, folder=before.folder, study_id=before.study_id, history=before.history, state="extended"
     )
 
 
-def _refuse_change(before: PreparedStudy, spec: StudySpec, plan: Plan) -> None:
-    where = f"--extend: {before.folder.address}"
+def _refuse_change(before: PreparedStudy, spec: StudySpec, plan: Plan, where: str) -> None:
+    """Raise RequestError if a spec changes what a study has run. where: begins its text."""
     if spec.name != before.spec.name:
         raise RequestError(f"{where}: is the study {before.spec.name}, not {spec.name}", "give the spec that name")
     began, asked = before.spec.resources.placement, spec.resources.placement
@@ -222,9 +232,16 @@ def _refuse_change(before: PreparedStudy, spec: StudySpec, plan: Plan) -> None:
     if spec.search.model_copy(update=grown) != before.spec.search.model_copy(update=grown):
         remedy = f"change nothing there but {' and '.join(f'search.{key}' for key in GROW)}"
         raise RequestError(f"{where}: search: differs from the study's spec", remedy)
+    for key, least in before.spec.budget.limits.items():
+        given = spec.budget.limits.get(key)
+        if given is None or given < least:
+            what = "is not given" if given is None else f"{given:.10g} is too small"
+            problem = f"{where}: budget.{key}: {what}, and the study has {least:.10g}"
+            raise RequestError(problem, f"give budget.{key}: {least:.10g} or more, or run a new study")
     changed = [part for part in SUGGESTED_FROM if getattr(spec, part) != getattr(before.spec, part)]
     if plan.to_suggest and changed:
-        remedy = "change nothing but search.samples: the search continues in the same space"
+        more = "budget" if plan.to_suggest.method == "adaptive" else "search.samples"
+        remedy = f"change nothing but {more}: the search continues in the same space"
         raise RequestError(f"{where}: {', '.join(changed)}: differs from the study's spec", remedy)
     stopped = [line for line in before.history.ended.values() if line["status"] == "at_target"]
     if stopped and spec.stop_target != (target := before.spec.stop_target):

@@ -78,9 +78,9 @@ def get_ready(
     is_new = fingerprint is None or bool(study.changed_since(fingerprint))
     rehearsed = _rehearse(study, data_root, say) if rehearsal and is_new else NOT_REHEARSED
     if is_new:
-        if plan.factorised and not (spec.search.allow_inexact or spec.workload.loop):
+        if spec.needs_exact and not spec.workload.loop:
             say(f"a check that {spec.workload.model} trains the same at every num_gpus")
-        check_exact(spec, plan, data_root)
+        check_exact(spec, trials, data_root)
     tracking = resolve_address(spec.tracking.uri)
     if study.state != "started":
         tracking = same_address(study.folder, tracking)
@@ -107,7 +107,7 @@ def get_ready(
     node_checks.check_devices(nodes, trains_on, values_in(spec, "train.precision"))
     if True in values_in(spec, "train.cuda_graph"):
         node_checks.check_graphs(trains_on)
-    rule = trainings_rule(spec.resources, device, factorised=spec.search.method == "factorised")
+    rule = trainings_rule(spec.resources, device, factorised=spec.search.method in ("factorised", "adaptive"))
     if study.state != "started":
         check_storage(study.folder, cluster)
     return Ready(
@@ -176,7 +176,7 @@ def check_callables(spec: StudySpec) -> None:
 
 
 def known_trials(spec: StudySpec, plan: Plan) -> Sequence[TrialPlan]:
-    """Return the plan's trials; for a search, which makes them later, those at the corners of its space."""
+    """Return the plan's trials; for a search, which makes them later, those of `corner_trials`."""
     return corner_trials(spec) if plan.to_suggest else plan.trials
 
 
@@ -210,20 +210,21 @@ def check_configs(trials: Iterable[TrialPlan], data_root: Path) -> None:
             raise request_error(error, "correct the spec", trial.name) from error
 
 
-def check_exact(spec: StudySpec, plan: Plan, data_root: Path) -> None:
-    """Check that the model of a factorised study trains the same at every num_gpus. Raises RequestError.
+def check_exact(spec: StudySpec, trials: Iterable[TrialPlan], data_root: Path) -> None:
+    """Check that the model trains the same at every num_gpus where the study needs it. Raises RequestError.
 
     The name of a user's model does not show it. So the model is built and tried here, on a few examples. Of a Ray Train
-    loop, the spec says it.
+    loop, the spec says it. trials: of `known_trials`.
     """
-    if plan.factorised is None or spec.search.allow_inexact or spec.workload.loop:
+    if not spec.needs_exact or spec.workload.loop:
         return
     from scalestudy.training.loop.exactness import why_inexact
 
-    override = "search.allow_inexact: true to run it anyway"
+    instead = ["search.method: grid"]
+    if spec.search.method == "factorised":
+        instead.append("search.allow_inexact: true to run it anyway")
     kinds = {
-        (trial.train["sync_batch_norm"], trial.train["accumulation"], repr(trial.workload)): trial
-        for trial in plan.swept
+        (trial.train["sync_batch_norm"], trial.train["accumulation"], repr(trial.workload)): trial for trial in trials
     }
     for trial in kinds.values():
         where = f"workload.model: {spec.workload.model}"
@@ -233,10 +234,9 @@ def check_exact(spec: StudySpec, plan: Plan, data_root: Path) -> None:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # the user's callables may raise anything
-            raise blamed(error, config, f"correct it, or set {override}") from error
+            raise blamed(error, config, f"correct it, or set {instead[-1]}") from error
         if why:
-            remedy = f"{why.remedy}; or set search.method: grid, or {override}"
-            raise RequestError(f"{where}: {why.what}", remedy)
+            raise RequestError(f"{where}: {why.what}", f"{why.remedy}; or set {', or '.join(instead)}")
 
 
 def logical_cpus(plan: Plan, spec: StudySpec) -> int | None:

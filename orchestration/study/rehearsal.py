@@ -251,7 +251,7 @@ def rehearse_study(
 ) -> Rehearsal:
     """Rehearse each kind of the trials, in their order, as far as the time reaches. Raises RequestError for a mistake.
 
-    trials: those of the plan that are to come, or at the corners of the space of a search that is to suggest them.
+    trials: those of the plan that are to come; of a search that is to suggest them, those of `corner_trials`.
     Nothing else than a mistake stops a study: a kind that needs more time, memory or a GPU is left out, and so is a Ray
     Train loop.
     """
@@ -261,7 +261,8 @@ def rehearse_study(
     sizes = plan.factorised.sizes if plan.factorised else ()  # each training is also timed with all of these
     timed = [at_size(trial, size) for trial in trials for size in sizes if size != trial.num_gpus]
     kinds = kinds_of([*trials, *timed])
-    ranges = spec.sweep.ranges() if plan.to_suggest else {}
+    drawn = plan.to_suggest is not None and plan.to_suggest.method != "adaptive"  # `trials` are all its places
+    ranges = spec.sweep.ranges() if drawn else {}
     order = {
         "modules": modules_of(spec),
         "ranges": {DIVIDING[key]: [each.low, each.high] for key, each in ranges.items() if key in DIVIDING},

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 import signal
+import statistics
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 from scalestudy.experiments.analysis.answers.factorised import held_out_trials
+from scalestudy.experiments.analysis.answers.next_look import Over, Room
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.units import plural
+from scalestudy.experiments.analysis.text.looks import WHY_OVER
 from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.plan.timing_runs import timing_trials
 from scalestudy.orchestration.base.places import inside_ray_job
@@ -39,8 +43,10 @@ from scalestudy.orchestration.study.alike import FirstTrials
 from scalestudy.orchestration.study.engine import Engine
 from scalestudy.orchestration.study.ready import Ready
 from scalestudy.orchestration.study.result import StudyResult, exit_code_of, exit_code_of_signal
+from scalestudy.orchestration.study.schedule import Costs
 from scalestudy.orchestration.study.trials import order, train_config
-from scalestudy.orchestration.sweep.search import PlannedTrials, Search, search_for
+from scalestudy.orchestration.sweep.methods import search_for
+from scalestudy.orchestration.sweep.search import PlannedTrials, Search
 from scalestudy.orchestration.tracking.entries import StudyJournal
 from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedStudy
 from scalestudy.orchestration.tracking.recorder import Recorder
@@ -88,7 +94,10 @@ class RunningStudy:
         ready.output.keep_in(self.folder.driver_log)
         self.engine = self._new_engine()
         self.progress = StudyProgress(
-            self.trials, StudyMetric.of(self.spec.workload), expected=self.plan.expected_trials
+            self.trials,
+            StudyMetric.of(self.spec.workload),
+            expected=self.plan.expected_trials,
+            grows=self.plan.is_adaptive,
         )
         shown = view(self.progress, ready.output.screen, lambda: self.engine.waiting()) if view else Silent()
         self.view = Logged(shown, self.progress)
@@ -180,6 +189,8 @@ class RunningStudy:
         if ended == self.progress.total:
             done = ", all of them ended before: nothing is left to train"
         trials = f"{plural(self.progress.total, 'trial')}{done}"
+        if self.plan.is_adaptive and self.plan.to_suggest:
+            trials = f"{plural(ended, 'look')} before; looking among {plural(self.plan.to_suggest.points, 'place')}"
         return f"{trials}; study: {self.folder.address}; MLflow: {self.ready.tracking.shown}"
 
     def _sweep(self, exclusive: Sequence[TrialPlan] = ()) -> None:
@@ -193,9 +204,9 @@ class RunningStudy:
             if exclusive:
                 search = Search(PlannedTrials(trial for trial in exclusive if trial.trial_id not in ended))
             else:
-                swept = {trial.trial_id for trial in self._swept()}
+                swept = set(self.trials) if self.plan.is_adaptive else {trial.trial_id for trial in self._swept()}
                 past = [(trial_id, event) for trial_id, event in self.recorder.history.past if trial_id in swept]
-                search = search_for(self.spec, self.plan, past)
+                search = search_for(self.spec, self.plan, past, room=self._look_room, over=self._looking_ended)
                 left = [trial for trial in self.plan.swept if trial.trial_id not in ended]
                 sizes = list(dict.fromkeys(trial.num_gpus for trial in left))
                 if sizes and start == 1:
@@ -213,6 +224,19 @@ class RunningStudy:
             self.cold_starts |= self.engine.cold_starts()
             self.engine = self._new_engine()
 
+    def _look_room(self) -> Room:
+        """Return what an adaptive search has for its looks."""
+        starts = [*self.cold_starts.values(), *self.engine.cold_starts().values()]
+        return Room(
+            workers=self.engine.slots,
+            start_seconds=statistics.median(starts or [Costs().start]),
+            minutes=self.recorder.history.wall_seconds_at(time.time()) / 60,
+        )
+
+    def _looking_ended(self, over: Over) -> None:
+        """Show why an adaptive search asks for no more."""
+        self.view.stage(f"looking ended: {WHY_OVER[over.why]}")
+
     def _run_held_out(self) -> None:
         """Run the cells that a factorised study trains in full, after its trainings."""
         if not self._cut_short:
@@ -224,6 +248,8 @@ class RunningStudy:
 
         A factorised study needs these runs in any case. They come after a sweep that has reached its end.
         """
+        if self.plan.is_adaptive:  # its search has asked for the timing runs that tell something
+            return
         if (self.engine.times_apart or self.plan.factorised) and not self._cut_short:
             wanted = timing_trials(self.spec, self._swept(), self.recorder.history.ended, self.plan.factorised)
             self._run_exclusive(wanted, "making {} timing runs, each with its machine to itself")

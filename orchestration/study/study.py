@@ -14,10 +14,11 @@ from scalestudy.orchestration.base.places import check_machine, outside_job_fold
 from scalestudy.orchestration.base.waiting import Say, say_nothing
 from scalestudy.orchestration.groups.events import Origin
 from scalestudy.orchestration.storage.lock import StudyLock
-from scalestudy.orchestration.study.folders import Source, lock_study, read_trained_spec
+from scalestudy.orchestration.study.folders import Source, lock_study, read_spec, read_trained_spec
 from scalestudy.orchestration.study.opening import (
     PreparedStudy,
     claimed,
+    extended,
     open_extended,
     open_new,
     open_resumed,
@@ -54,7 +55,8 @@ def run_study(
         overrides: `key.path=value`, each replacing a value of the file.
         address: of the Ray cluster; see `cluster.connect`.
         out: the study's folder, or its URI; by default a new one in the spec's `storage`.
-        extend: the folder, or the URI, of a study that has run, to which the spec adds points, seeds or samples.
+        extend: the folder, or the URI, of a study that has run, to which the spec adds points, seeds, samples or
+            budget.
         view: makes what shows the progress; by default nothing is shown.
         say: takes what comes next, before each wait until there is progress to show.
         rehearsal: whether a study of your code first makes one step on the CPU here, which finds mistakes in seconds.
@@ -85,6 +87,7 @@ def resume_study(
     *,
     retry_failed: bool = False,
     only: str | None = None,
+    overrides: Sequence[str] = (),
     address: str | None = None,
     view: ViewFactory | None = None,
     say: Say = say_nothing,
@@ -96,6 +99,7 @@ def resume_study(
         folder: the study's, or its URI.
         retry_failed: whether failed trials run again, from their beginning.
         only: of these, those that failed by this cause, the kind of their error.
+        overrides: `key.path=value`, each replacing a value of the study's spec: of an adaptive search, a larger budget.
         address: as for `run_study`.
         view: as for `run_study`.
         say: as for `run_study`.
@@ -110,6 +114,8 @@ def resume_study(
     with ExitStack() as stack:
         lock = stack.enter_context(lock_study(folder))
         study = open_resumed(folder)
+        if overrides:
+            study = extended(study, read_spec(study.spec, overrides), "DIR")
         if retry_failed:
             study = with_failed(study, only)
         before = study.history.origin

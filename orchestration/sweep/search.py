@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from scalestudy.experiments.analysis.answers.objective import Objective, Score
 from scalestudy.experiments.analysis.measures.units import plural
-from scalestudy.experiments.plan.plan import Plan, TrialPlan, point_trials
+from scalestudy.experiments.plan.plan import TrialPlan, point_trials
 from scalestudy.experiments.spec.search_space import Cell, Space
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.groups.events import (
@@ -25,7 +25,7 @@ from scalestudy.orchestration.groups.events import (
     Suggested,
     TrialError,
 )
-from scalestudy.orchestration.sweep.asha import Asha
+from scalestudy.training.records import EpochRecord
 
 logger = logging.getLogger(__name__)
 
@@ -68,21 +68,32 @@ class TrialSource(Protocol):
         ...
 
 
+class Stopping(Protocol):
+    """The rule that ends trainings early."""
+
+    stopped: dict[str, int]
+    """By trial, the evaluation after which it was stopped."""
+
+    def stops(self, trial: TrialPlan, record: EpochRecord) -> bool:
+        """Return whether a trial stops after an evaluation; once it does, it always does."""
+        ...
+
+
 class Search:
     """The source of the sweep's trials, which learns from their events.
 
     A trial that was put off comes again after all others.
     """
 
-    def __init__(self, source: TrialSource, asha: Asha | None = None, trials: Iterable[TrialPlan] = ()) -> None:
+    def __init__(self, source: TrialSource, rule: Stopping | None = None, trials: Iterable[TrialPlan] = ()) -> None:
         """Make a search over a source's trials.
 
-        asha: decides which trials stop early; None: no trial does. trials: the known ones; suggested ones come with
+        rule: decides which trials stop early; None: no trial does. trials: the known ones; suggested ones come with
         their events.
         """
-        self._source, self._asha = source, asha
+        self._source, self._rule = source, rule
         self._trials = {trial.trial_id: trial for trial in trials}
-        self._open: set[str] = set()  # trials that have not ended and of which ASHA has seen an epoch
+        self._open: set[str] = set()  # trials that have not ended and of which the rule has seen an epoch
         self._running: set[str] = set()  # see `runs`
         self._put_off: list[str] = []
         self._hits: dict[str, int] = {}  # by trial: times that it was put off since a trial ended
@@ -151,7 +162,7 @@ class Search:
             self._put_off = [each for each in self._put_off if each != trial_id]
             self._hits.clear()
             self._source.ended(trial_id, event.to_facts())
-        elif isinstance(event, EpochDone) and self._asha:
+        elif isinstance(event, EpochDone) and self._rule:
             self._open.add(trial_id)
         elif isinstance(event, Reopened):
             self._source.reopened(trial_id)
@@ -162,25 +173,14 @@ class Search:
 
     def stops(self, trial_id: str, event: JournalEvent) -> bool:
         """Return whether a trial stops with an event that `take` has taken."""
-        if self._asha is None or not isinstance(event, EpochDone):
+        if self._rule is None or not isinstance(event, EpochDone):
             return False
-        return self._asha.stops(self._trials[trial_id], event.record)
+        return self._rule.stops(self._trials[trial_id], event.record)
 
     def cut_short(self) -> dict[str, int]:
-        """Return the last epochs of trials that ASHA has stopped but that have not ended, as after a cut in between."""
-        stopped = self._asha.stopped if self._asha else {}
+        """Return the last epochs of trials that the rule has stopped and that have not ended, as after a cut."""
+        stopped = self._rule.stopped if self._rule else {}
         return {trial_id: epoch for trial_id, epoch in stopped.items() if trial_id in self._open}
-
-
-def search_for(spec: StudySpec, plan: Plan, past: Past = ()) -> Search:
-    """Return the search that a spec asks for, after the events of earlier runs.
-
-    A search serves one sweep: after a sweep that broke off, make another from the events so far.
-    """
-    source: TrialSource = TpeTrials(spec) if spec.search.method == "tpe" else PlannedTrials(plan.swept)
-    search = Search(source, Asha(spec) if spec.search.scheduler == "asha" else None, plan.swept)
-    search.learn(past)
-    return search
 
 
 class PlannedTrials:

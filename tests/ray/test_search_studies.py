@@ -9,7 +9,7 @@ from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.orchestration.groups.events import Ended
-from scalestudy.orchestration.sweep.search import search_for
+from scalestudy.orchestration.sweep.methods import search_for
 from tests.support.studies import write_spec
 
 SWEEP = {"num_gpus": [1], "batch_size": [64, 128], "learning_rate": {"log_uniform": [0.02, 0.5]}, "seed": [0]}

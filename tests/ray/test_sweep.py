@@ -15,7 +15,7 @@ from scalestudy.orchestration.groups.events import (
     TrialError,
 )
 from scalestudy.orchestration.groups.trial_record import TrialRecord
-from scalestudy.orchestration.sweep.search import search_for
+from scalestudy.orchestration.sweep.methods import search_for
 from scalestudy.orchestration.sweep.sweep import Sweep
 from tests.support.epochs import epoch_of
 from tests.support.fake_pool import FakePool, ended, order_by

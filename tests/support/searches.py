@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from scalestudy.experiments.plan.plan import TrialPlan, make_plan
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.groups.events import Ended, EpochDone, JournalEvent, Running, Status, Suggested
-from scalestudy.orchestration.sweep.search import Past, search_for
+from scalestudy.orchestration.sweep.methods import search_for
+from scalestudy.orchestration.sweep.search import Past
 from tests.support.epochs import epoch_of
 from tests.support.fake_pool import ended
 

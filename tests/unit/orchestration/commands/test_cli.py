@@ -174,7 +174,10 @@ def test_every_command_is_listed():
         (("schema",), "schema: is not a command any more; type scalestudy validate --schema\n"),
         (("sync", "latest", "--json"), "sync: is not a command any more; type scalestudy ui DIR --sync\n"),
         (("validate",), "SPEC: is missing; name a spec file, or a study of the catalogue\n"),
-        (("validate", "x.yaml", "--schema"), "--schema: is the same for every spec; leave out SPEC and --set\n"),
+        (
+            ("validate", "x.yaml", "--schema"),
+            "--schema: is the same for every spec; leave out SPEC, --set and --budget\n",
+        ),
         (("ui", "x", "--sync", "--uri", "y"), "--uri: --sync sends to the study's own store; leave out --uri\n"),
         (("run", "x", "--out", "a", "--extend", "b"), "--out, --extend: name two folders; give one of the two\n"),
         (("resume", "x", "--only", "no_room"), "--only: goes with --retry-failed alone; add --retry-failed\n"),

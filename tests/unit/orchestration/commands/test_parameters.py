@@ -10,6 +10,7 @@ import pytest
 from typer.main import get_command
 
 from scalestudy.experiments.spec.reading import catalogue
+from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.commands import parameters as completion
 from scalestudy.orchestration.commands.cli import app
 from scalestudy.training.data import SOURCES
@@ -28,6 +29,7 @@ done <<'END'
 %s
 END
 """
+FREE = {"budget.minutes=null", "budget.worker_hours=null", "budget.trials=null"}
 HEAVY = {"torch", "ray", "mlflow", "scipy", "matplotlib"}
 
 
@@ -149,3 +151,45 @@ def test_nobody_waits_for_it(folder):
         )
         assert told.stdout.strip(), line
         assert not {name.partition(".")[0] for name in told.stderr.split()} & HEAVY, line
+
+
+@pytest.mark.parametrize(
+    ("amount", "override"),
+    [
+        ("30min", "budget.minutes=30.0"),
+        (" 0.5 min", "budget.minutes=0.5"),
+        ("1.5h", "budget.minutes=90.0"),
+        ("4wh", "budget.worker_hours=4.0"),
+        ("12trials", "budget.trials=12"),
+        ("12 trials", "budget.trials=12"),
+        ("1trial", "budget.trials=1"),
+    ],
+)
+def test_a_budget_is_one_value_of_the_spec_in_place_of_the_others(amount, override):
+    key = override.partition("=")[0]
+    given, *others, last = completion.with_budget(["budget.trials=3"], amount)
+    assert (given, last) == ("budget.trials=3", override)
+    assert {*others, f"{key}=null"} == FREE
+
+
+def test_without_a_budget_the_values_stay():
+    assert completion.with_budget(None, None) == []
+    assert completion.with_budget(["a=1"], None) == ["a=1"]
+
+
+@pytest.mark.parametrize(
+    "amount",
+    ["", "30", "min", "0min", "0trials", "-5min", "1.5trials", "30 s", "2 days", "1e3min", "30min 2h", "9" * 400],
+)
+def test_what_is_no_budget_is_refused(amount):
+    with pytest.raises(RequestError) as refused:
+        completion.with_budget(["a=1"], amount)
+    assert str(refused.value) == (
+        f"--budget: {amount}: is no budget; "
+        "write an amount above 0 with its unit: 30min, 2h, 4wh (worker-hours) or 12trials"
+    )
+
+
+def test_every_command_that_runs_or_checks_a_spec_takes_a_budget():
+    takers = [name.partition(" ")[0] for name in parameters() if name.endswith(" budget")]
+    assert sorted(takers) == ["plan", "resume", "run", "submit", "validate"]

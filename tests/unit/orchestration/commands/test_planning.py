@@ -53,6 +53,7 @@ CASES = {
     "a new study": [],
     "a search": ["search={method: tpe, samples: 3, scheduler: asha}"],
     "a factorised grid": ["search={method: factorised, held_out: 1}", "targets.stop=true"],
+    "an adaptive search": ["search.method=adaptive", "budget={minutes: 30, uses: 1000}"],
     "no room": ["sweep.num_gpus=[1, 4]"],
 }
 
@@ -64,6 +65,24 @@ def test_what_is_printed(here):
     both = {**pages, **timed, "other machines": printed(plan_study("study.yaml", slots=4, nodes=2))}
     text = "\n".join(f"# {name}\n{page}" for name, page in both.items())
     approved(re.sub(r"\b[0-9a-f]{12}\b", "its-id", text), HERE / "plan.txt")
+
+
+@pytest.mark.parametrize(
+    ("budget", "most"),
+    [("{worker_hours: 4}", "4 worker-hours"), ("{trials: 1}", "1 training"), ("{trials: 9}", "9 trainings")],
+)
+def test_the_plan_of_an_adaptive_search_has_no_duration_but_its_budget(here, budget, most):
+    planned = plan_study("study.yaml", ["search.method=adaptive", f"budget={budget}"], slots=2)
+    plain = planned.to_dict()
+    assert (plain["trials"], plain["to_suggest"]["points"]) == ([], 4)
+    assert (plain["estimate"]["seconds"], plain["estimate"]["worker_seconds"]) == (None, None)
+    assert plain["estimate"]["why"].endswith(f"and at the latest after {most}")
+    assert plain["estimate"]["budget"] == planned.spec.budget.to_dict()
+
+
+def test_an_adaptive_search_is_not_measured_beforehand(here):
+    with pytest.raises(RequestError, match=r"--measure: tiny searches adaptively, .*; plan without --measure"):
+        plan_study("study.yaml", ["search.method=adaptive", "budget={minutes: 30}"], slots=2, measure=True)
 
 
 def test_it_takes_as_long_as_the_engine_would_take_with_the_starts_of_workers():

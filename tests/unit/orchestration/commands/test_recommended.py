@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -89,6 +90,14 @@ def test_the_seeds_of_points_are_theirs(tmp_path):
     )
     text = f"name: p\ntrain: {{epochs: 8}}\nsweep: {{points: [{points}]}}\ntargets: {{accuracy: [0.8]}}"
     assert cell_of(folder_of(tmp_path / "p", text, LAW).path).spec.sweep.seed == (7, 8)
+
+
+def test_the_cell_of_an_adaptive_search_is_trained_without_a_budget(folder):
+    changes = ["search={method: adaptive}", "budget={trials: 9, uses: 5}", "targets.stop=auto", "sweep.seed=[3]"]
+    spec = read_spec(folder.spec_file, [*changes, "sweep.train.shards=[even]", "sweep.workload.model_args.dropout=[0]"])
+    cell = RecommendedCell.of(replace(advise(folder.path), spec=spec))
+    assert parse_study(cell.to_yaml(), "best.yaml") == cell.spec
+    assert (cell.spec.search.method, cell.spec.budget.limits, cell.spec.sweep.seed) == ("grid", {}, (3,))
 
 
 def test_a_long_name_still_names_a_folder(tmp_path):

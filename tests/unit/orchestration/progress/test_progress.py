@@ -168,3 +168,16 @@ def test_a_trial_that_is_put_off_rests_until_its_turn_comes(progress, first):
 def test_a_trial_that_is_reopened_has_not_ended(progress, first):
     progress.catch_up([(first, ended("failed")), (first, Reopened())])
     assert (progress.statuses, progress.ended_before) == ({}, 0)
+
+
+def test_a_study_that_grows_has_no_total_and_foretells_no_time(progress, first):
+    """An adaptive search adds trials until it is sure: what is known so far says nothing of its end."""
+    known = {first: progress.trials[first]}
+    fixed, growing = StudyProgress(dict(known), expected=30), StudyProgress(dict(known), expected=30, grows=True)
+    for each in (fixed, growing):
+        take(each, first, Running(attempt=1), epoch(1), ended("at_target"))
+    assert fixed.remaining_seconds is not None
+    assert growing.remaining_seconds is None
+    assert (growing.total, growing.count, fixed.count) == (1, "1", "1/30")
+    assert growing.line().startswith("1 trials so far · ")
+    assert "left" not in growing.line()

@@ -6,24 +6,25 @@ from contextlib import ExitStack
 import pytest
 
 from scalestudy.experiments.analysis.answers.factorised import held_out_trials
-from scalestudy.experiments.plan.plan import point_trials
+from scalestudy.experiments.plan.plan import cell_trial, point_trials
 from scalestudy.experiments.spec.reading import parse_study
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import ExitCode, RequestError, UnreachableError
 from scalestudy.orchestration.commands.study_commands import status_of
 from scalestudy.orchestration.groups.events import EpochDone, Running, to_plain
-from scalestudy.orchestration.study.folders import open_folder
+from scalestudy.orchestration.study.folders import open_folder, read_spec
 from scalestudy.orchestration.study.opening import (
     check_writable,
     claimed,
+    extended,
     open_extended,
     open_new,
     open_resumed,
     with_failed,
 )
 from scalestudy.orchestration.study.study import resume_study
-from scalestudy.orchestration.sweep.search import search_for
+from scalestudy.orchestration.sweep.methods import search_for
 from scalestudy.training.fingerprint import DataFacts, Fingerprint
 from tests.support.epochs import epoch_of
 from tests.support.factorised import TINY
@@ -342,6 +343,59 @@ def test_a_training_that_has_stopped_at_the_target_is_not_taken_for_one_that_goe
     for new in ("[0.3, 0.6]", "[0.5], stop: false", "[0.3]"):
         with pytest.raises(RequestError, match=r"targets: 1 training of it stopped at 0.5; leave the hardest target"):
             open_extended(spec_of(text.replace("[0.3, 0.5]", new)), opened.folder.path)
+
+
+# --- adaptive searches ------------------------------------------------------------------------------------------------
+
+
+ADAPTIVE = SPEC.replace("[1]", "[1, 2]") + "search: {method: adaptive}\ntargets: {accuracy: [0.9]}\n"
+HALF_AN_HOUR = ADAPTIVE + "budget: {minutes: 30, uses: 100}"
+
+
+@pytest.fixture
+def adaptive(tmp_path):
+    """A study with a budget of half an hour, of which one training has begun."""
+    opened = open_new(spec_of(HALF_AN_HOUR), tmp_path / "out")
+    opened.write()
+    trial = cell_trial(opened.spec, {"num_gpus": 2, "batch_size": 32, "learning_rate": 0.1}, 0)
+    journal = Journal(opened.folder.journal_folder)
+    journal.append("", {"type": "study", "state": "started"})
+    journal.append(trial.trial_id, {"type": "suggested", "trial": trial.to_dict(), "point": None})
+    journal.append(trial.trial_id, to_plain(Running(attempt=1)))
+    return opened.folder
+
+
+@pytest.mark.parametrize("budget", ["minutes: 30", "minutes: 31", "minutes: 90, uses: 5"])
+def test_an_adaptive_search_goes_on_with_a_larger_budget(adaptive, budget):
+    opened = open_extended(spec_of(f"{ADAPTIVE}budget: {{{budget}}}"), adaptive.path)
+    assert (len(opened.trials), opened.state) == (1, "extended")
+    opened.write()
+    assert open_resumed(adaptive.path).spec.budget == opened.spec.budget
+
+
+def test_a_resumed_study_may_get_a_larger_budget_and_keeps_the_rest_of_its_spec(adaptive):
+    before = open_resumed(adaptive.path)
+    opened = extended(before, read_spec(before.spec, ["budget.minutes=60"]), "DIR")
+    assert opened.spec == spec_of(HALF_AN_HOUR.replace("30", "60"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            f"{ADAPTIVE}budget: {{minutes: 29.5}}",
+            "budget.minutes: 29.5 is too small, and the study has 30; give budget.minutes: 30 or more, or run a new",
+        ),
+        (f"{ADAPTIVE}budget: {{trials: 90}}", "budget.minutes: is not given, and the study has 30; give"),
+        (HALF_AN_HOUR.replace("0.2]", "0.4]"), "sweep: differs from the study's spec; change nothing but budget:"),
+        (HALF_AN_HOUR.replace("[0.9]", "[0.8]"), "targets: differs from the study's spec; change nothing but budget:"),
+    ],
+)
+def test_an_adaptive_search_gets_no_smaller_budget_and_no_other_space(adaptive, text, message):
+    before = contents(adaptive)
+    with pytest.raises(RequestError, match=message):
+        open_extended(spec_of(text), adaptive.path)
+    assert contents(adaptive) == before
 
 
 GONE = r"{} of the trials that have run are not in the spec"

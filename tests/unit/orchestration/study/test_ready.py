@@ -13,7 +13,7 @@ from scalestudy.orchestration.groups.trial_record import TrialRecord
 from scalestudy.orchestration.study import ready
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.orchestration.study.opening import PreparedStudy
-from scalestudy.orchestration.study.ready import check_callables, check_exact, get_ready, to_rehearse
+from scalestudy.orchestration.study.ready import check_callables, check_exact, get_ready, known_trials, to_rehearse
 from scalestudy.orchestration.study.rehearsal import Rehearsal
 from scalestudy.orchestration.tracking.recorder import History
 from scalestudy.training.fingerprint import Fingerprint
@@ -30,7 +30,7 @@ def check(model, **changes):
     for before, after in changes.values():
         text = text.replace(before, after)
     spec = parse_study(text, "study.yaml")
-    check_exact(spec, make_plan(spec), "data")
+    check_exact(spec, known_trials(spec, make_plan(spec)), "data")
 
 
 def test_a_model_that_trains_alike_at_every_num_gpus():
@@ -59,6 +59,24 @@ def test_a_model_that_does_not(model, problem, remedy):
     assert str(refused.value).startswith(f"workload.model: {MODULE}:{model}: ")
     assert problem in str(refused.value)
     assert remedy in str(refused.value)
+
+
+ADAPTIVE = ("{method: factorised, held_out: 1}", "{method: adaptive}\nbudget: {trials: 5}\ntargets: {accuracy: [0.9]}")
+
+
+@pytest.mark.parametrize(
+    ("model", "remedy"),
+    [
+        ("Functional", "remove their layers; or set search.method: grid"),
+        ("broken", "correct it, or set search.method: grid"),
+    ],
+)
+def test_a_model_that_an_adaptive_search_can_not_train_at_one_size_for_another(model, remedy):
+    check(f"{MODULE}:Plain", search=ADAPTIVE)
+    with pytest.raises(RequestError) as refused:
+        check(f"{MODULE}:{model}", search=ADAPTIVE)
+    assert str(refused.value).startswith(f"workload.model: {MODULE}:{model}: ")
+    assert refused.value.remedy == remedy
 
 
 @pytest.mark.parametrize(

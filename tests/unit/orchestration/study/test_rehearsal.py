@@ -300,6 +300,8 @@ def test_what_a_search_may_draw_is_a_line_and_no_refusal(tmp_path):
     drawn = f"{text}search: {{method: random, samples: 2}}"
     assert 64 not in [trial.batch_size for trial in make_plan(spec_of(drawn)).trials]
     assert rehearse_all(drawn, tmp_path).doubts == []
+    adaptive = "search: {method: adaptive}\nbudget: {trials: 5}\ntargets: {accuracy: [0.9]}"
+    assert rehearse_all(f"{text}{adaptive}", tmp_path).doubts == [], "its places are batches of 60 and 70 alone"
 
 
 def by_number(num_classes, in_channels, number):

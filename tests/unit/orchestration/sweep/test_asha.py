@@ -12,7 +12,7 @@ from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.analysis.measures.usable import time_to_target
 from scalestudy.experiments.plan.plan import TrialPlan, make_plan
 from scalestudy.orchestration.sweep.asha import Asha
-from scalestudy.orchestration.sweep.search import search_for
+from scalestudy.orchestration.sweep.methods import search_for
 from tests.support.epochs import epoch_of as epoch
 from tests.support.searches import epoch_event
 from tests.support.synthetic_studies import spec_of

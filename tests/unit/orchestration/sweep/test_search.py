@@ -18,7 +18,7 @@ from scalestudy.orchestration.groups.events import (
     from_plain,
     to_plain,
 )
-from scalestudy.orchestration.sweep.search import search_for
+from scalestudy.orchestration.sweep.methods import search_for
 from scalestudy.orchestration.tracking.entries import Recorded
 from scalestudy.orchestration.tracking.recorder import History
 from tests.support.searches import TPE, at_once, ended_event, epoch_event, suggestions

@@ -30,7 +30,7 @@ from scalestudy.orchestration.groups.events import (
 from scalestudy.orchestration.groups.trial_record import TrialRecord
 from scalestudy.orchestration.study.folders import spec_of
 from scalestudy.orchestration.study.opening import open_resumed
-from scalestudy.orchestration.sweep.search import search_for
+from scalestudy.orchestration.sweep.methods import search_for
 from scalestudy.orchestration.tracking.entries import Recorded, StudyJournal
 from scalestudy.orchestration.tracking.mlflow_store import TrackedStudy
 from scalestudy.orchestration.tracking.recorder import History, Recorder, complete_trials

@@ -1,0 +1,105 @@
+"""The trials of an adaptive search, as `next_look` decides them from what has ended and what runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from scalestudy.experiments.analysis.answers.analysis import Analysis
+from scalestudy.experiments.analysis.answers.evidence import Evidence
+from scalestudy.experiments.analysis.answers.next_look import Decision, Over, Room, Wanted, decide, needs_quiet
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
+from scalestudy.experiments.plan.plan import TrialPlan, make_plan
+from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.orchestration.sweep.search import Suggestion
+from scalestudy.training.records import EpochRecord
+
+
+class AdaptiveTrials:
+    """The looks of an adaptive search, one at a time or side by side where their seconds do not count.
+
+    The same ends of the same trials give the same next look, so a resumed study goes on as if nothing had happened.
+    """
+
+    def __init__(self, spec: StudySpec, room: Callable[[], Room], over: Callable[[Over], None]) -> None:
+        """Make the source. room: what looks have, as it is now. over: takes why looking ended, when it has."""
+        self._spec, self._plan, self._room, self._over = spec, make_plan(spec), room, over
+        self._running: dict[str, TrialPlan] = {}  # given, or to be given again, and not ended
+        self._left: dict[str, TrialPlan] = {}  # of these, to be given
+        self._lines: dict[str, dict[str, Any]] = {}  # of trials that ended
+        self._trials: dict[str, TrialPlan] = {}
+        self._evidence: Evidence | None = None
+        self._decided: tuple[tuple[int, int, tuple[str, ...]], Decision] | None = None
+
+    def next(self) -> Suggestion | None:
+        """Return the next look; None: it comes after another's end, or never."""
+        if self._left:
+            trial = next(iter(self._left.values()))
+            others = [each for name, each in self._running.items() if name not in self._left]
+            if others and (needs_quiet(trial) or any(map(needs_quiet, others))):
+                return None
+            return Suggestion(self._left.pop(trial.trial_id))
+        decision = self._decision()
+        if not isinstance(decision, Wanted):
+            return None
+        trial = decision.trial
+        self._running[trial.trial_id] = self._trials[trial.trial_id] = trial
+        return Suggestion(trial, trial.look.number if trial.look else None)
+
+    def _decision(self) -> Decision:
+        """Return what comes next, decided once for the same ends and running trials: Tune asks many times a second."""
+        room = self._room()
+        key = (len(self._lines), room.workers, tuple(self._running))
+        if self._decided is None or self._decided[0] != key:
+            known = Analysis(self._spec, self._plan, list(self._lines.values())).usable
+            self._evidence = Evidence.of(self._spec, self._plan, known, self._evidence)
+            self._decided = key, decide(self._evidence, list(self._running.values()), room)
+            if isinstance(self._decided[1], Over):
+                self._over(self._decided[1])
+        return self._decided[1]
+
+    def was_suggested(self, trial: TrialPlan, point: int) -> None:
+        """Take a look of an earlier run, and give it again unless it has ended."""
+        self._trials[trial.trial_id] = self._running[trial.trial_id] = self._left[trial.trial_id] = trial
+
+    def ended(self, trial_id: str, record: Mapping[str, Any]) -> None:
+        """Take what a look has shown."""
+        trial = self._trials[trial_id]
+        look = {"look": trial.look.to_dict()} if trial.look else {}
+        known = {"trial_id": trial_id, "kind": trial.kind, "params": dict(trial.params), **look}
+        self._lines[trial_id] = {**known, **record}
+        self._running.pop(trial_id, None)
+        self._left.pop(trial_id, None)
+        self._decided = None
+
+    def reopened(self, trial_id: str) -> None:
+        """Forget what a look has shown, and give it again."""
+        self._lines.pop(trial_id, None)
+        self._running[trial_id] = self._left[trial_id] = self._trials[trial_id]
+        self._decided = None
+
+
+class LookLimits:
+    """The rule that ends a training where its prediction ends. It says the same in a resumed study."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        """Make the rule of a study."""
+        self.stopped: dict[str, int] = {}  # trial → evaluation after which it was stopped
+        self._metric, self._target = StudyMetric.of(spec.workload), spec.stop_target
+        self._values: dict[str, list[float]] = {}  # by trial, one an evaluation
+
+    def stops(self, trial: TrialPlan, record: EpochRecord) -> bool:
+        """Return whether a trial stops after an evaluation. One that has reached its target ends by itself."""
+        trial_id, look = trial.trial_id, trial.look
+        if trial_id in self.stopped:
+            return True
+        values = self._values.setdefault(trial_id, [])
+        if math.isfinite(record.test_metric):
+            values.append(record.test_metric)
+        if look is None or look.evaluations is None or record.epoch < look.evaluations:
+            return False
+        if self._target is not None and self._metric.arrival(values, self._target) is not None:
+            return False
+        self.stopped[trial_id] = record.epoch
+        return True

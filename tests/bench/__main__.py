@@ -6,12 +6,15 @@
 4. A large study's plan and report (`tests.bench.report`).
 5. A study against PostgreSQL and S3 (`tests.bench.tracking`), where Debian's PostgreSQL is installed.
 6. What the analysis finds of laws that are known (`tests.bench.laws`, `tests.bench.batch_law`,
-   `tests.bench.beyond`, `tests.bench.worlds`), what its rule of choice is worth (`tests.bench.choice`), and steps that
-   others published (`tests.bench.rcp`); what is suspected in runs that others made (`tests.bench.judge`).
+   `tests.bench.beyond`, `tests.bench.worlds`), what its rule of choice is worth (`tests.bench.choice`) and the
+   trainings that it lists as the next ones (`tests.bench.next_trainings`), and steps that others published
+   (`tests.bench.rcp`); what is suspected in runs that others made (`tests.bench.judge`).
 7. The training loop (`tests.bench.training`) and every gradient strategy (`tests.bench.sync`).
 8. What a factorised study under ASHA recommends and costs, against a full grid, on 15 fresh seeds
    (`tests.bench.decision`). It takes some 65 minutes, so it runs only where it is named: `make bench BENCH=decision`.
    Cut off, the same command goes on.
+9. What an adaptive search costs and finds in drawn worlds (`tests.bench.adaptive`): `make bench BENCH="adaptive
+   adaptive-sure adaptive-others"`. With 1000 draws of each stratum it takes a day; SCALESTUDY_DRAWS=100 draws fewer.
 
 Parts 7 and 8 read Fashion-MNIST from the folder that SCALESTUDY_DATA names, or where `scalestudy data fetch` has put
 it. `--small` proves that all parts work.
@@ -26,6 +29,7 @@ from pathlib import Path
 
 from scalestudy.training.data import require
 from tests.bench import (
+    adaptive,
     batch_law,
     beyond,
     choice,
@@ -35,6 +39,7 @@ from tests.bench import (
     failures,
     judge,
     laws,
+    next_trainings,
     rcp,
     report,
     sync,
@@ -56,11 +61,12 @@ PARTS = {
     **rcp.PARTS,
     **worlds.PARTS,
     **choice.PARTS,
+    **next_trainings.PARTS,
     **judge.PARTS,
     **training.PARTS,
     **sync.PARTS,
 }
-NAMED = {**PARTS, **decision.PARTS}
+NAMED = {**PARTS, **adaptive.PARTS, **decision.PARTS}
 
 
 def main(arguments: list[str]) -> None:

@@ -106,6 +106,10 @@ class Search(Section):
     """for factorised: infer times even if training depends on num_gpus"""
 
 
+LIMITS = ("minutes", "worker_hours", "trials")
+"""Keys of `budget` of which one bounds the search."""
+
+
 class Budget(Section):
     """How much an adaptive search may use: one of minutes, worker_hours and trials."""
 
@@ -124,7 +128,7 @@ class Budget(Section):
     @property
     def limits(self) -> dict[str, int | float]:
         """What bounds the search, by its key: minutes, worker_hours or trials. A valid spec has at most one."""
-        listed = {"minutes": self.minutes, "worker_hours": self.worker_hours, "trials": self.trials}
+        listed = {key: getattr(self, key) for key in LIMITS}
         return {key: value for key, value in listed.items() if value is not None}
 
 

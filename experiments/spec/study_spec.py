@@ -79,13 +79,18 @@ class StudySpec(Section):
         """Whether a training ends once it has reached the hardest target."""
         if self.targets.stop != "auto":
             return bool(self.targets.stop)
-        timed = self.search.method in ("factorised", "adaptive") or self.search.objective != "metric"
+        timed = self.trains_for_all or self.search.objective != "metric"
         return timed and bool(self.targets.accuracy)
 
     @property
     def minimises(self) -> Literal["time", "cost"]:
         """What an adaptive search looks for the least of, until the hardest target: seconds, or worker-seconds."""
         return "cost" if self.search.objective == "cost_to_target" else "time"
+
+    @property
+    def trains_for_all(self) -> bool:
+        """Whether a training stands for the same with every num_gpus: its steps count, timing runs give the seconds."""
+        return self.search.method in ("factorised", "adaptive")
 
     @property
     def needs_exact(self) -> bool:

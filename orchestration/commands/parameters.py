@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from scalestudy.experiments.spec.reading import catalogue
+from scalestudy.experiments.spec.sections import LIMITS
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.base.places import version as package_version
 
@@ -204,7 +205,7 @@ def with_budget(overrides: Sequence[str] | None, amount: str | None) -> list[str
         remedy = "write an amount above 0 with its unit: 30min, 2h, 4wh (worker-hours) or 12trials"
         raise RequestError(f"--budget: {amount}: is no budget", remedy)
     text = f"{int(number)}" if key == "trials" else f"{number * factor}"
-    others = [f"budget.{other}=null" for other in ("minutes", "worker_hours", "trials") if other != key]
+    others = [f"budget.{other}=null" for other in LIMITS if other != key]
     return [*given, *others, f"budget.{key}={text}"]
 
 

@@ -287,14 +287,13 @@ class Ended:
 
     def to_line(self, trial: TrialPlan) -> dict[str, Any]:
         """Return the trial's line of trials.jsonl."""
-        look = {"look": trial.look.to_dict()} if trial.look else {}
-        return {
-            "trial_id": trial.trial_id,
-            "kind": trial.kind,
-            "params": dict(trial.params),
-            **look,
-            **self.to_facts(),
-        }
+        return line_of(trial, self.to_facts())
+
+
+def line_of(trial: TrialPlan, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a trial's line of trials.jsonl: what identifies it, then what `Ended.to_facts` says."""
+    look = {"look": trial.look.to_dict()} if trial.look else {}
+    return {"trial_id": trial.trial_id, "kind": trial.kind, "params": dict(trial.params), **look, **facts}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -107,7 +107,7 @@ def get_ready(
     node_checks.check_devices(nodes, trains_on, values_in(spec, "train.precision"))
     if True in values_in(spec, "train.cuda_graph"):
         node_checks.check_graphs(trains_on)
-    rule = trainings_rule(spec.resources, device, factorised=spec.search.method in ("factorised", "adaptive"))
+    rule = trainings_rule(spec.resources, device, factorised=spec.trains_for_all)
     if study.state != "started":
         check_storage(study.folder, cluster)
     return Ready(

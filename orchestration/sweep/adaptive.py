@@ -12,6 +12,7 @@ from scalestudy.experiments.analysis.answers.next_look import Decision, Over, Ro
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.plan.plan import TrialPlan, make_plan
 from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.orchestration.groups.events import line_of
 from scalestudy.orchestration.sweep.search import Suggestion
 from scalestudy.training.records import EpochRecord
 
@@ -65,10 +66,7 @@ class AdaptiveTrials:
 
     def ended(self, trial_id: str, record: Mapping[str, Any]) -> None:
         """Take what a look has shown."""
-        trial = self._trials[trial_id]
-        look = {"look": trial.look.to_dict()} if trial.look else {}
-        known = {"trial_id": trial_id, "kind": trial.kind, "params": dict(trial.params), **look}
-        self._lines[trial_id] = {**known, **record}
+        self._lines[trial_id] = line_of(self._trials[trial_id], record)
         self._running.pop(trial_id, None)
         self._left.pop(trial_id, None)
         self._decided = None

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from scalestudy.experiments.analysis.answers.analysis import Analysis
-from scalestudy.experiments.analysis.answers.beliefs import Beliefs, Place
-from scalestudy.experiments.analysis.answers.evidence import Evidence, places_of
+from scalestudy.experiments.analysis.answers.beliefs import Beliefs, Place, Size
+from scalestudy.experiments.analysis.answers.evidence import Evidence, number_of
 from scalestudy.experiments.analysis.answers.next_look import CONFIRMATIONS, WITHIN, Over, Room, chosen_and_next, decide
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, finite
 from scalestudy.experiments.analysis.measures.trial import Trial
 from scalestudy.experiments.analysis.measures.usable import COUNTED, TIMED, time_to_target
-from scalestudy.experiments.plan.plan import label, name_of
+from scalestudy.experiments.plan.plan import name_of
 
 PREDICTIVE = (0.01, 0.5, 0.99)
 """Quantiles of the predicted median of fresh seeds: outside the outer ones, 98 %, a choice is not confirmed."""
@@ -54,8 +54,7 @@ def adaptive_part(analysis: Analysis, wall_seconds: float | None = None) -> Figu
     timings = [trial for trial in looked if trial.is_timing]
     ended = _ended(evidence, wall_seconds)
     pair = [] if beliefs is None else chosen_and_next(beliefs)
-    cells = places_of(spec)
-    names = [] if beliefs is None else [label(cells[beliefs.places[index]]) for index in pair]
+    names = [] if beliefs is None else [evidence.label_of(beliefs.places[index]) for index in pair]
     unit, amount = next(iter(spec.budget.limits.items()), (None, None))
     return {
         "minimises": spec.minimises,
@@ -63,7 +62,7 @@ def adaptive_part(analysis: Analysis, wall_seconds: float | None = None) -> Figu
         "why": _why(evidence, pair, ended),
         "chosen": names[0] if names else None,
         "beside": names[1] if len(names) > 1 else None,
-        "probability": float(beliefs.near(pair[0], WITHIN).mean()) if beliefs is not None else None,
+        "probability": beliefs.chance(pair[0], WITHIN) if beliefs is not None else None,
         "within": WITHIN,
         "leans_on": None if beliefs is None else _leans_on(beliefs.places[pair[0]], trainings, timings),
         "looks": {
@@ -71,10 +70,10 @@ def adaptive_part(analysis: Analysis, wall_seconds: float | None = None) -> Figu
             "timings": len(timings),
             "confirmations": len(evidence.confirmations),
         },
-        "untried": _untried(list(cells), trainings, timings),
+        "untried": _untried(evidence.stated, trainings, timings),
         "budget": {"unit": unit, "amount": amount},
         "confirmation": [] if beliefs is None else _confirmation(evidence, beliefs, pair, names, analysis.metric),
-        "steps": [_step(trial) for trial in _in_order([*looked, *evidence.confirmations])],
+        "steps": [_step(trial) for trial in sorted([*looked, *evidence.confirmations], key=number_of)],
     }
 
 
@@ -94,13 +93,9 @@ def _why(evidence: Evidence, pair: Sequence[int], ended: str | None) -> str | No
     return None
 
 
-def _in_order(trials: Sequence[Trial]) -> list[Trial]:
-    return sorted(trials, key=lambda trial: trial.look.number if trial.look else 0)
-
-
 def _leans_on(chosen: Place, trainings: Sequence[Trial], timings: Sequence[Trial]) -> dict[str, str]:
     recipes = {(trial.batch_size, trial.learning_rate) for trial in trainings if trial.status in TIMED}
-    sizes = {Place.of(trial).size for trial in timings if trial.status in TIMED}
+    sizes = {Size.of(trial) for trial in timings if trial.status in TIMED}
     own = (chosen.batch_size, chosen.learning_rate) in recipes, chosen.size in sizes
     return dict(zip(("steps", "seconds"), ("looks" if each else "law" for each in own), strict=True))
 
@@ -108,7 +103,7 @@ def _leans_on(chosen: Place, trainings: Sequence[Trial], timings: Sequence[Trial
 def _untried(places: Sequence[Place], trainings: Sequence[Trial], timings: Sequence[Trial]) -> dict[str, int]:
     tried = {Place.of(trial) for trial in trainings}
     recipes, seen = ({place.recipe(pooled=True) for place in each} for each in (places, tried))
-    sizes, timed = {place.size for place in places}, {Place.of(trial).size for trial in timings}
+    sizes, timed = {place.size for place in places}, {Size.of(trial) for trial in timings}
     return {
         "cells": len(set(places) - tried),
         "of": len(places),

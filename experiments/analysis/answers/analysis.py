@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from scalestudy.experiments.analysis.answers.efficiency import Tuning, statistical_efficiency, tunings
-from scalestudy.experiments.analysis.answers.evidence import Evidence, places_of
+from scalestudy.experiments.analysis.answers.evidence import Evidence
 from scalestudy.experiments.analysis.answers.judged import predictions_known, row_known, why_no_law
 from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.predictions import MOST_WORKERS, predictions_part
@@ -19,7 +19,7 @@ from scalestudy.experiments.analysis.measures.progress import Progress, with_upd
 from scalestudy.experiments.analysis.measures.scaling import Bases, scaling_part, timing_rows
 from scalestudy.experiments.analysis.measures.trial import Line, Trial
 from scalestudy.experiments.analysis.measures.usable import TIMED, usable
-from scalestudy.experiments.plan.plan import Plan, label
+from scalestudy.experiments.plan.plan import Plan
 from scalestudy.experiments.spec.study_spec import StudySpec
 
 
@@ -104,7 +104,7 @@ class Analysis:
     def searched(self) -> str | None:
         """The label of the cell that an adaptive search believes best by its looks; None: there is no such cell."""
         beliefs = self.evidence.beliefs if self.evidence else None
-        return None if beliefs is None else label(places_of(self.spec)[beliefs.places[beliefs.best]])
+        return self.evidence.label_of(beliefs.places[beliefs.best]) if self.evidence and beliefs else None
 
     @cached_property
     def recommendation(self) -> Figure:

@@ -152,6 +152,10 @@ class Beliefs:
         """Return in which draws a cell is within a share of the best of all (k,)."""
         return np.asarray(self.logs[:, index] <= self.logs.min(axis=1) + math.log1p(within))
 
+    def chance(self, index: int, within: float) -> float:
+        """Return the probability of `near`."""
+        return float(self.near(index, within).mean())
+
     def rival(self, index: int, within: float) -> int:
         """Return the cell that is the best in most of the draws in which this one isn't near it; else itself."""
         beaten = self.logs[~self.near(index, within)]

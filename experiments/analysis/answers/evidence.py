@@ -17,7 +17,7 @@ from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.trial import Trial
 from scalestudy.experiments.analysis.measures.usable import TIMED, Usable, test_values, time_to_target
-from scalestudy.experiments.plan.plan import Plan
+from scalestudy.experiments.plan.plan import Plan, TrialPlan, label
 from scalestudy.experiments.plan.timing_runs import LEAST_WARM_UP, TIMED_SECONDS, TIMED_STEPS
 from scalestudy.experiments.spec.search_space import Cell, stated_places
 from scalestudy.experiments.spec.study_spec import StudySpec
@@ -45,7 +45,7 @@ class Evidence:
         before: the evidence of some of them, which spares work.
         """
         places, metric = list(places_of(spec)), StudyMetric.of(spec.workload)
-        trials = sorted(known.trials, key=lambda trial: trial.look.number if trial.look else 0)  # however they came
+        trials = sorted(known.trials, key=number_of)  # however they came
         explored = _with_lost([trial for trial in trials if not is_confirmation(trial)], spec)
         posterior = Posterior(
             spec,
@@ -64,6 +64,15 @@ class Evidence:
         self.confirmations = [trial for trial in trials if is_confirmation(trial)]
         self.trials = [trial for trial in trials if not is_confirmation(trial)]
         self.stated = tuple(places)
+
+    @cached_property
+    def cells(self) -> dict[Place, Cell]:
+        """The stated cells of the spec (`places_of`)."""
+        return places_of(self.spec)
+
+    def label_of(self, place: Place) -> str:
+        """Return the label of a stated cell."""
+        return label(self.cells[place])
 
     @property
     def target(self) -> float:
@@ -92,7 +101,7 @@ class Evidence:
         heavy = [trial for trial in self.trials if trial.status == "out_of_memory"]
         share = min((trial.batch_size / trial.num_gpus for trial in heavy), default=math.inf)
         failed = [trial for trial in self.trials if trial.status in FAILED]
-        ways = {(Place.of(trial).size, trial.trial_id if trial.is_timing else trial.learning_rate) for trial in failed}
+        ways = {(Size.of(trial), trial.trial_id if trial.is_timing else trial.learning_rate) for trial in failed}
         sizes = Counter(size for size, _ in ways)
         recipes = Counter(self._recipe(trial) for trial in failed if not trial.is_timing)
         return tuple(
@@ -107,6 +116,12 @@ class Evidence:
     def timed(self) -> Timed | None:
         """Seconds of steps; None: nothing was timed, or no training has ended."""
         return self.posterior.timed(self.combination) if self.posterior.combinations else None
+
+    def cheapest(self, batch_size: int) -> int:
+        """Return the num_gpus that take the fewest worker-seconds a step, the fewest workers where none is timed."""
+        counts = sorted({place.num_gpus for place in self.places if place.batch_size == batch_size})
+        timed = self.timed
+        return counts[0] if timed is None else min(counts, key=lambda count: count * timed.seconds(count, batch_size))
 
     @cached_property
     def beliefs(self) -> Beliefs | None:
@@ -249,6 +264,11 @@ def places_of(spec: StudySpec) -> dict[Place, Cell]:
     return {Place(cell["num_gpus"], cell["batch_size"], cell["learning_rate"]): cell for cell in stated_places(spec)}
 
 
-def is_confirmation(trial: Trial) -> bool:
+def number_of(trial: Trial | TrialPlan) -> int:
+    """Return the number of a look; 0 of a trial that is none."""
+    return trial.look.number if trial.look else 0
+
+
+def is_confirmation(trial: Trial | TrialPlan) -> bool:
     """Whether a trial was run to confirm a choice."""
     return trial.look is not None and trial.look.kind == "confirmation"

@@ -17,13 +17,14 @@ from typing import Literal
 import numpy as np
 
 from scalestudy.experiments.analysis.answers.beliefs import Beliefs, Place, Recipe, Size
-from scalestudy.experiments.analysis.answers.evidence import Evidence, places_of
+from scalestudy.experiments.analysis.answers.evidence import Evidence, is_confirmation, number_of
 from scalestudy.experiments.analysis.answers.gain import REPEATS, conditioned, gains
 from scalestudy.experiments.analysis.laws.shrinkage import Vector
+from scalestudy.experiments.analysis.measures.targets import SECONDS_PER_HOUR
 from scalestudy.experiments.analysis.measures.trial import Trial
 from scalestudy.experiments.analysis.measures.usable import TIMED
 from scalestudy.experiments.plan.look import Ending, Look
-from scalestudy.experiments.plan.plan import TrialPlan, cell_trial, label
+from scalestudy.experiments.plan.plan import TrialPlan, cell_trial
 from scalestudy.experiments.plan.timing_runs import timing_trial
 from scalestudy.experiments.spec.study_spec import StudySpec
 
@@ -39,7 +40,7 @@ SEEDS = 2
 """Of a batch size and rate, until one training has reached the target."""
 MOST_FIRST = 10
 """Trainings without one that reaches the target, after which the search gives up."""
-SECONDS_PER_HOUR, SECONDS_PER_MINUTE = 3600.0, 60.0
+SECONDS_PER_MINUTE = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +57,6 @@ class Wanted:
     """A look to start now."""
 
     trial: TrialPlan
-
-    @property
-    def alone(self) -> bool:
-        """Whether it needs the machine to itself: its seconds count."""
-        return needs_quiet(self.trial)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +80,7 @@ WAIT = Wait()
 
 def needs_quiet(trial: TrialPlan) -> bool:
     """Whether a look's seconds count, so that nothing may run beside it."""
-    return trial.kind == "timing" or (trial.look is not None and trial.look.kind == "confirmation")
+    return trial.kind == "timing" or is_confirmation(trial)
 
 
 def decide(evidence: Evidence, running: Sequence[TrialPlan], room: Room) -> Decision:
@@ -151,9 +147,8 @@ class _Deciding:
 
     def __init__(self, evidence: Evidence, running: Sequence[TrialPlan], room: Room) -> None:
         self.evidence, self.room = evidence, room
-        self.running = sorted(running, key=lambda trial: trial.look.number if trial.look else 0)
+        self.running = sorted(running, key=number_of)
         self.spec = evidence.spec
-        self.cells = places_of(self.spec)
 
     def decision(self) -> Decision:
         if any(needs_quiet(trial) for trial in self.running):
@@ -177,7 +172,7 @@ class _Deciding:
         None: there is none, or the budget has no room for it.
         """
         looked: list[Trial | TrialPlan] = [*self.evidence.trials, *self.running]
-        last = max(looked, key=lambda trial: trial.look.number if trial.look else 0, default=None)
+        last = max(looked, key=number_of, default=None)
         look = last.look if last else None
         if last is None or look is None or look.row is None or look.row < 2:
             return None
@@ -225,7 +220,7 @@ class _Deciding:
 
     # --- by the posterior -----------------------------------------------------------------------------------------
     def next(self, beliefs: Beliefs) -> Decision:
-        near = float(beliefs.near(beliefs.best, WITHIN).mean())
+        near = beliefs.chance(beliefs.best, WITHIN)
         if near >= SURE:
             return WAIT if self.running else self.confirm(beliefs)
         wanted = self.look(beliefs, near)
@@ -268,7 +263,7 @@ class _Deciding:
             gain=gain,
             repeats=count,
             worker_seconds=float(each[index]),
-            best=label(self.cells[beliefs.places[beliefs.best]]),
+            best=self.evidence.label_of(beliefs.places[beliefs.best]),
             probability=near,
         )
         if is_training:
@@ -322,12 +317,11 @@ class _Deciding:
         if ended is None:
             ended = (asked[-1].ended if asked and self.confirming else None) or "sure"
         pair = chosen_and_next(beliefs)
-        near = float(beliefs.near(pair[0], WITHIN).mean())
         look = Look(
             number=self.number,
             kind="confirmation",
-            best=label(self.cells[beliefs.places[pair[0]]]),
-            probability=near,
+            best=self.evidence.label_of(beliefs.places[pair[0]]),
+            probability=beliefs.chance(pair[0], WITHIN),
             ended=ended,
             budget=self.amount,
             uses=self.spec.budget.uses,
@@ -337,7 +331,7 @@ class _Deciding:
         done = {trial.trial_id for trial in self.evidence.confirmations} | {each.trial_id for each in self.running}
         for seed in fresh_seeds(self.spec):
             for index in pair:
-                trial = cell_trial(self.spec, self.cells[beliefs.places[index]], seed)
+                trial = cell_trial(self.spec, self.evidence.cells[beliefs.places[index]], seed)
                 if trial.trial_id not in done:
                     return self.alone(replace(trial, look=look))
         return Over(why=ended)
@@ -351,10 +345,7 @@ class _Deciding:
         begin = np.array([0.0 if count in starts else self.room.start_seconds for count in workers.tolist()])
         timings = np.array([evidence.timing_seconds(each) for each in step.tolist()]) + begin
         cheapest = {
-            batch: min(
-                (index for index, size in enumerate(beliefs.sizes) if size.batch_size == batch),
-                key=lambda index: step[index] * workers[index],
-            )
+            batch: beliefs.sizes.index(Size(evidence.cheapest(batch), batch))
             for batch in {size.batch_size for size in beliefs.sizes}
         }
         chosen = np.array([cheapest[recipe.batch_size] for recipe in beliefs.recipes])
@@ -443,29 +434,18 @@ class _Deciding:
 
     def timing(self, size: Size, look: Look | None = None) -> TrialPlan:
         """Return the next timing run of a size."""
-        cell = next(cell for place, cell in self.cells.items() if place.size == size)
-        like = cell_trial(self.spec, cell, self.first_seed)
+        cell = next(cell for place, cell in self.evidence.cells.items() if place.size == size)
+        like = cell_trial(self.spec, cell, first_seed(self.spec))
         trial = timing_trial(self.spec, like, self.evidence.timings[size])
         return replace(trial, look=look or Look(number=self.number, kind="size"))
 
     def training(self, pair: tuple[int, float], look: Look) -> TrialPlan:
         """Return the next training of a batch size and rate, with the num_gpus that take the fewest worker-seconds."""
         batch, rate = pair
-        counts = sorted(
-            place.num_gpus for place in self.evidence.places if (place.batch_size, place.learning_rate) == pair
-        )
-        timed, workers = self.evidence.timed, counts[0]
-        if timed is not None:
-            workers = min(counts, key=lambda count: count * timed.seconds(count, batch))
         used = self.evidence.trainings[Recipe(batch, rate, 1)]
         beside = sum((trial.batch_size, trial.learning_rate) == pair for trial in self.running)
-        cell = self.cells[Place(workers, batch, rate)]
-        return replace(cell_trial(self.spec, cell, self.first_seed + used + beside), look=look)
-
-    @property
-    def first_seed(self) -> int:
-        """The seed of the first training of a recipe."""
-        return (self.spec.sweep.seed or (0,))[0]
+        cell = self.evidence.cells[Place(self.evidence.cheapest(batch), batch, rate)]
+        return replace(cell_trial(self.spec, cell, first_seed(self.spec) + used + beside), look=look)
 
     def alone(self, trial: TrialPlan) -> Decision:
         return WAIT if self.running else Wanted(trial=trial)
@@ -497,7 +477,12 @@ def chosen_and_next(beliefs: Beliefs) -> list[int]:
     return np.argsort(beliefs.means, kind="stable")[:2].tolist()
 
 
+def first_seed(spec: StudySpec) -> int:
+    """Return the seed of the first training of a batch size and rate."""
+    return (spec.sweep.seed or (0,))[0]
+
+
 def fresh_seeds(spec: StudySpec) -> Iterator[int]:
     """Return the seeds of a confirmation, fixed before the study begins."""
-    first = (spec.sweep.seed or (0,))[0] + FRESH
+    first = first_seed(spec) + FRESH
     yield from range(first, first + CONFIRMATIONS)

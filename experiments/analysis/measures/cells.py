@@ -203,7 +203,10 @@ def gather(plan: Plan, lines: Sequence[Line] | Usable, metric: StudyMetric) -> l
         cell = cell_of(trial.params)
         params.setdefault(key_of(cell), cell)
         members.setdefault(key_of(cell), []).append(trial)
+    lent: dict[str, list[Trial]] = {}  # of an adaptive study, by what they learn
     if plan.is_adaptive:
+        for key, trained_there in members.items():
+            lent.setdefault(key_of(params[key], without=NUM_GPUS), []).extend(trained_there)
         trained = {key_of(cell, without=NUM_GPUS): cell for cell in params.values()}
         stated = [{**cell, "num_gpus": size} for cell in trained.values() for size in plan.sizes]
         params = {key_of(cell): cell for cell in stated if cell["batch_size"] >= cell["num_gpus"]} | params
@@ -216,9 +219,7 @@ def gather(plan: Plan, lines: Sequence[Line] | Usable, metric: StudyMetric) -> l
         if plan.factorised:
             made = _factorised(made, plan.factorised, members)
         elif plan.is_adaptive and not own:
-            learnt = key_of(cell, without=NUM_GPUS)
-            lent = [trials for each, trials in members.items() if key_of(params[each], without=NUM_GPUS) == learnt]
-            made = infer(made, [trial for trials in lent for trial in trials])
+            made = infer(made, lent.get(key_of(cell, without=NUM_GPUS), ()))
         cells.append(made)
     return cells
 

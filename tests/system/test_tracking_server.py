@@ -229,7 +229,7 @@ def test_a_backup_comes_back(server, tmp_path):
     assert {file.stat().st_mode & 0o077 for file in place.iterdir()} == {0}
     client = MlflowClient()
     experiment = client.get_experiment_by_name("small")
-    runs = len(client.search_runs([experiment.experiment_id]))
+    runs = {run.info.run_id for run in client.search_runs([experiment.experiment_id])}
     client.delete_experiment(experiment.experiment_id)
     server.must("user", "bob", answer="bob-and-nobody-3f\n")
     server.must("stop", "mlflow")
@@ -237,6 +237,7 @@ def test_a_backup_comes_back(server, tmp_path):
     server.must("upgrade")
     server.must("start", "mlflow")
     assert client.get_experiment_by_name("small").lifecycle_stage == "active"
-    assert len(client.search_runs([experiment.experiment_id])) == runs == 6
+    assert {run.info.run_id for run in client.search_runs([experiment.experiment_id])} == runs
+    assert len(runs) >= 3  # a study of two trials, at least
     assert "bob" in server.script("password", "bob", answer="bob-and-nobody-4a\n").stderr
     server.must("password", USER, answer="alice-once-more-9c\n")

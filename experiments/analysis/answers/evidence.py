@@ -252,11 +252,11 @@ def rests_short(values: Sequence[float], target: float | None, metric: StudyMetr
     if target is None or len(best) < LEAST_CURVE:
         return False
     first, second, last = (float(best[math.ceil(len(best) * part / 3) - 1]) for part in (1, 2, 3))
-    before, after = second - first, last - second
-    if after == 0 or not after / before < 1:
-        return after == 0 and last > metric.order(target)
-    ratio = after / before
-    return last + after * ratio / (1 - ratio) > metric.order(target)
+    before, after = first - second, second - last
+    if after > 0 and not after < before:
+        return False  # it does not slow down
+    end = last - after**2 / (before - after) if after > 0 else last
+    return end > metric.order(target)
 
 
 def places_of(spec: StudySpec) -> dict[Place, Cell]:

@@ -1,12 +1,14 @@
 """What a study's records say to the design of an adaptive search."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from scalestudy.experiments.analysis.answers.beliefs import Place, Recipe, Size
-from scalestudy.experiments.analysis.answers.evidence import Evidence, is_confirmation, places_of
+from scalestudy.experiments.analysis.answers.evidence import Evidence, is_confirmation, places_of, rests_short
+from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from tests.support.looks import SAMPLES, START_SECONDS, TEXT, Looking, end_of, steps_of
 from tests.support.synthetic_studies import spec_of
 
@@ -88,6 +90,72 @@ def test_a_size_of_which_two_timing_runs_fail_or_two_rates_is_out(whole):
 
 def test_a_training_that_diverged_leaves_no_cell_out(whole):
     assert left_out(whole, ended_as(training(whole), "diverged")) == set()
+
+
+# --- what would never arrive --------------------------------------------------------------------------------------
+def approach(end, count=12, ratio=0.6, begin=0.1):
+    """An accuracy that comes nearer to its end by the same ratio at each evaluation."""
+    return [end - (end - begin) * ratio**number for number in range(1, count + 1)]
+
+
+@pytest.mark.parametrize(
+    ("values", "short"),
+    [
+        (approach(0.79), True),
+        (approach(0.9), False),
+        (approach(0.82, ratio=0.8), False),  # 0.77 by now
+        (approach(0.78, ratio=0.8), True),
+        ([0.5] * 12, True),
+        ([0.1 + 0.05 * number for number in range(12)], False),  # it does not slow down
+        ([0.1 + 0.002 * number**2 for number in range(12)], False),  # it gets faster
+        ([*approach(0.5, 4), *[0.4] * 4, *[0.6] * 4], False),  # it rested in between
+        ([*(0.1 + 0.05 * number for number in range(11)), 0.3], False),  # its last value is not its best
+        (approach(0.79)[:5], False),  # too few evaluations tell nothing
+        ([value for pair in zip(approach(0.79), approach(0.6), strict=True) for value in pair], True),  # the best count
+    ],
+)
+def test_a_training_comes_to_rest_short_of_the_target_where_its_approach_ends_below(whole, values, short):
+    assert rests_short(values, 0.8, StudyMetric.of(whole.spec.workload)) is short
+
+
+def resting(search, rate, number, end=0.7, ratio=0.6, status="finished"):
+    """A training to its last epoch whose accuracy comes to rest."""
+    like = max((line for line in search.lines if line["kind"] == "training"), key=lambda line: len(line["epochs"]))
+    values = approach(end, len(like["epochs"]), ratio)
+    epochs = [{**epoch, "test_accuracy": value} for epoch, value in zip(like["epochs"], values, strict=True)]
+    return {**ended_as(like, status, number, learning_rate=rate), "epochs": epochs}
+
+
+def test_what_rests_short_with_a_rate_above_one_that_arrived_counts_as_lost(whole):
+    """0.4 is above all that arrived. Below them a rate may only be too low; a trial that was cut short says nothing."""
+    lines = [line for line in whole.lines if line["params"]["learning_rate"] != 0.4]
+
+    def share(*more):
+        beliefs = evidence_of(whole, [*lines, *more]).beliefs
+        return {
+            recipe.learning_rate: lost for recipe, lost in zip(beliefs.recipes, beliefs.lost.mean(axis=0), strict=True)
+        }
+
+    assert not any(share().values())
+    above = share(resting(whole, 0.4, 90))
+    assert above[0.4] > 0.5 > above[0.05]
+    assert not any(share(resting(whole, 0.05, 90)).values())
+    assert not any(share(resting(whole, 0.4, 90, status="stopped")).values())
+    assert not any(share(resting(whole, 0.4, 90, end=0.95)).values())
+    assert not any(share(resting(whole, 0.4, 90, end=0.95, ratio=0.9)).values()), "it has not come that far"
+
+
+def test_a_training_arrives_with_the_chance_that_its_steps_fit_and_that_its_seed_is_not_lost(whole):
+    """20 epochs of batch 64 have 460 steps: of a recipe that needs just as many every second training arrives."""
+    evidence = evidence_of(whole)
+    beliefs = evidence.beliefs
+    all_steps = np.log([20 * evidence.steps_between(recipe.batch_size) for recipe in beliefs.recipes])
+    for beyond, chance in ((0.0, 0.5), (1.0, 0.1587), (-2.0, 0.9772)):
+        steps = np.tile(all_steps + beyond * beliefs.scatter, (100, 1))
+        drawn = replace(beliefs, steps=steps, lost=np.zeros_like(steps))
+        assert evidence.arriving(drawn) == pytest.approx(chance, abs=1e-4)
+        lost = np.repeat(np.eye(2)[:, :1], 50, axis=0) * np.ones_like(steps)  # in half of the draws
+        assert evidence.arriving(replace(drawn, lost=lost)) == pytest.approx(chance * 0.75, abs=1e-4)
 
 
 # --- when a training ends -----------------------------------------------------------------------------------------

@@ -32,13 +32,18 @@ NORMAL_MEDIAN = 0.6745
 
 
 def without_outliers(repeats: Sequence[Vector]) -> list[Vector]:
-    """Return the repeats of each place without those that are far from its others, if a place has enough of them."""
+    """Return the repeats of each place without those that are far from its others, if a place has enough of them.
+
+    Of as many slow ones as fast ones the fast ones are kept.
+    """
     enough = [each if len(each) >= ENOUGH_REPEATS else each[:0] for each in repeats]
     scatter = _scatter(enough)
     if scatter is None:
         return list(repeats)
     return [
-        each[np.abs(each - np.median(each)) <= OUTLIER * scatter] if len(each) >= ENOUGH_REPEATS else each
+        each[np.abs(each - np.sort(each)[(len(each) - 1) // 2]) <= OUTLIER * scatter]
+        if len(each) >= ENOUGH_REPEATS
+        else each
         for each in repeats
     ]
 

@@ -24,6 +24,14 @@ def test_gaussian_noise_loses_next_to_nothing(repeats):
     assert sum(map(len, kept)) > 0.999 * 1000 * repeats
 
 
+@pytest.mark.parametrize("half", [2, 3, 5])
+def test_of_as_many_slow_repeats_as_fast_ones_the_fast_ones_are_kept(half):
+    repeats = noisy(20, 2 * half)
+    repeats[3][half:] += np.log(3)
+    assert without_outliers(repeats)[3].tolist() == repeats[3][:half].tolist()
+    assert [len(each) for each in without_outliers([-each for each in repeats])][3] == half
+
+
 def test_a_place_that_is_off_at_all_its_repeats_is_kept():
     repeats = noisy(20, 5)
     repeats[3] += np.log(3)

@@ -19,6 +19,7 @@ from scalestudy.experiments.analysis.answers.next_look import Decision, Over, Ro
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, make_plan
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.groups.events import Ended, Status
+from scalestudy.training.records import EpochRecord
 from tests.support.epochs import epoch_of
 from tests.support.fake_pool import ended
 from tests.support.synthetic_studies import spec_of
@@ -58,7 +59,7 @@ def end_of(trial: TrialPlan, status: Status | None = None, steps: float | None =
         return replace(ended([], status), wall_seconds=START_SECONDS)
     if trial.kind == "timing":
         made = max(int(trial.train["max_steps"]), math.ceil(2 / seconds))
-        records = [_epoch(1, None, made, batch, seconds)]
+        records = [record_of(1, None, made, batch, seconds)]
         return replace(ended(records, "finished"), wall_seconds=made * seconds + START_SECONDS)
     needed = (steps or steps_of(batch, trial.learning_rate)) * math.exp(chance.normal(0, 0.03))
     each = math.ceil(SAMPLES / batch)
@@ -77,11 +78,12 @@ def end_of(trial: TrialPlan, status: Status | None = None, steps: float | None =
         if limit is not None and number >= limit and not (number > 1 and values[-2] >= TARGET):
             found = "stopped"
             break
-    records = [_epoch(number, value, each, batch, seconds) for number, value in enumerate(values, start=1)]
+    records = [record_of(number, value, each, batch, seconds) for number, value in enumerate(values, start=1)]
     return replace(ended(records, found), wall_seconds=len(values) * each * seconds * 1.1 + START_SECONDS)
 
 
-def _epoch(number: int, value: float | None, steps: int, batch: int, seconds: float) -> Any:
+def record_of(number: int, value: float | None, steps: int, batch: int, seconds: float) -> EpochRecord:
+    """An epoch of so many steps; value: None: it was not evaluated, or diverged."""
     return epoch_of(
         number,
         value,

@@ -55,7 +55,7 @@ def end_of(trial: TrialPlan, status: Status | None = None, steps: float | None =
     batch = trial.batch_size
     chance = np.random.default_rng([int(trial.trial_id, 16)])
     seconds = step_seconds(trial.num_gpus, batch) * math.exp(chance.normal(0, 0.01))
-    if status in ("failed", "out_of_memory"):
+    if status in ("failed", "out_of_memory") or (status == "diverged" and trial.kind == "timing"):
         return replace(ended([], status), wall_seconds=START_SECONDS)
     if trial.kind == "timing":
         made = max(int(trial.train["max_steps"]), math.ceil(2 / seconds))

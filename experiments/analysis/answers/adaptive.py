@@ -14,6 +14,7 @@ from scalestudy.experiments.analysis.answers.next_look import CONFIRMATIONS, WIT
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, finite
 from scalestudy.experiments.analysis.measures.trial import Trial
+from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.analysis.measures.usable import COUNTED, TIMED, time_to_target
 from scalestudy.experiments.plan.plan import name_of
 
@@ -37,13 +38,14 @@ def adaptive_part(analysis: Analysis, wall_seconds: float | None = None) -> Figu
         minimises: `time` or `cost`. ended: why looking ended (`Over.why`), null if it has not. why: of what is missing:
         a choice, further looks, or the confirmation; null if nothing is. chosen, beside: labels of the cell
         believed best, and of the second. probability: that the chosen cell is within `within` of the best of all
-        stated cells, by the looks alone. leans_on: `{steps, seconds}`, each `looks` if the chosen cell's were looked
+        possible cells, by the looks alone. leans_on: `{steps, seconds}`, each `looks` if the chosen cell's were looked
         at, else `law`. looks: `{trainings, timings, confirmations}`. untried: `{cells, of, steps, of_steps, sizes,
         of_sizes}`: how many of the stated cells, of their pairs of batch size and rate, and of num_gpus and batch
-        size, were not looked at. budget: `{unit, amount}`. confirmation: a row for the chosen cell and the second:
-        `label`, `seeds`, `reached`, `fresh_seconds` (median over the seeds, after the warm-up), the predicted
-        `seconds`, `low` and `high` (98 %) of such a median, and `confirmed`. steps: a row for each look, with `number`,
-        `kind`, `name`, `status`, `took` (worker-seconds), and what `Look` says of why.
+        size, were not looked at. possible: how many cells may still be the answer. budget: `{unit, amount}`.
+        confirmation: a row for the chosen cell and the second: `label`, `seeds`, `reached`, `fresh_seconds` (median
+        over the seeds, after the warm-up), the predicted `seconds`, `low` and `high` (98 %) of such a median, and
+        `confirmed`. steps: a row for each look, with `number`, `kind`, `name`, `status`, `took` (worker-seconds), and
+        what `Look` says of why.
     """
     evidence = analysis.evidence
     if evidence is None:
@@ -71,6 +73,7 @@ def adaptive_part(analysis: Analysis, wall_seconds: float | None = None) -> Figu
             "confirmations": len(evidence.confirmations),
         },
         "untried": _untried(evidence.stated, trainings, timings),
+        "possible": len(evidence.places),
         "budget": {"unit": unit, "amount": amount},
         "confirmation": [] if beliefs is None else _confirmation(evidence, beliefs, pair, names, analysis.metric),
         "steps": [_step(trial) for trial in sorted([*looked, *evidence.confirmations], key=number_of)],
@@ -88,9 +91,13 @@ def _why(evidence: Evidence, pair: Sequence[int], ended: str | None) -> str | No
         return UNCHOSEN[ended]
     if ended is None:
         return "its looks, or its confirmation, were cut short"
-    if len(evidence.confirmations) < len(pair) * CONFIRMATIONS:
+    assert evidence.beliefs is not None
+    cells = [evidence.beliefs.places[index] for index in pair]
+    fresh = [trial for trial in evidence.confirmations if Place.of(trial) in cells]
+    if len(fresh) < len(pair) * CONFIRMATIONS:
         return "the budget had no room for the whole confirmation"
-    return None
+    failed = sum(trial.status not in COUNTED for trial in fresh)
+    return f"{failed} of {plural(len(fresh), 'fresh seed')} failed" if failed else None
 
 
 def _leans_on(chosen: Place, trainings: Sequence[Trial], timings: Sequence[Trial]) -> dict[str, str]:
@@ -121,9 +128,9 @@ def _confirmation(
     for index, name in zip(pair, names, strict=True):
         place = beliefs.places[index]
         fresh = [trial for trial in evidence.confirmations if Place.of(trial) == place]
-        ended = [trial for trial in fresh if trial.status in COUNTED]
-        if not ended:
+        if not fresh:
             continue
+        ended = [trial for trial in fresh if trial.status in COUNTED] or fresh
         seconds = [_seconds(trial, evidence.target, metric) for trial in ended]
         middle = statistics.median(seconds)
         low, value, high = _predicted(beliefs, index, len(ended))
@@ -151,8 +158,11 @@ def _seconds(trial: Trial, target: float, metric: StudyMetric) -> float:
 
 
 def _predicted(beliefs: Beliefs, index: int, seeds: int) -> tuple[float, float, float]:
-    """Return the predicted median over so many fresh seeds, each in a run of its own, with its interval (98 %)."""
-    draws = beliefs.times[:, index]
+    """Return the predicted median over so many fresh seeds, each in a run of its own, with its interval (98 %).
+
+    It is that of seeds that reach the target: how many do is told beside it.
+    """
+    draws = beliefs.reaching[:, index]
     scatter = math.hypot(beliefs.scatter, beliefs.noise)
     each = draws[:, None] + scatter * np.random.default_rng(0).standard_normal((len(draws), seeds))
     low, value, high = np.exp(np.quantile(np.median(each, axis=1), PREDICTIVE)).tolist()

@@ -176,7 +176,7 @@ def recommend(
 
     Returns:
         metric, target, missed_targets, max_gpus, tolerance, confidence, choice, recommended, fastest, cheapest,
-        best_accuracy, pareto (labels), settle and provisional. A choice is `{label, named, params, num_gpus,
+        best_accuracy, pareto (labels), settle, untrained and provisional. A choice is `{label, named, params, num_gpus,
         batch_size, learning_rate, seconds, worker_seconds, cost, interval, measured_seconds, ratio, probability,
         n_seeds, test_accuracy, flags, evidence, ties, caveats, strong_speedup, …}`, or null with a why. Another
         metric's name replaces accuracy in best_accuracy and test_accuracy.
@@ -187,7 +187,8 @@ def recommend(
         `tie_count` in all. caveats: `{kind, words}`. strong_speedup: of its workers over one at the same batch; null if
         that was not timed. settle: `{label, probability, beside, seeds, worker_seconds}`: so many more seeds of that
         cell, the recommended or a cheaper one, and of the cell `beside` are more likely than not to bring its
-        probability above 0.9 or below 0.1; null if there is no such cell.
+        probability above 0.9 or below 0.1; null if there is no such cell. untrained: label of the cell that an
+        adaptive search believes best, if no training of it has ended; else null.
     """
     wanted = asked(spec, accuracy=accuracy, price=price, tolerance=tolerance)
     return Analysis(wanted, plan, trials).recommend(max_gpus=max_gpus, by=by)

@@ -20,11 +20,13 @@ from scalestudy.experiments.analysis.answers.posterior import Learnt, Timed
 from scalestudy.experiments.analysis.laws.shrinkage import Places, Vector
 from scalestudy.experiments.plan.plan import WithParams
 
+HALF = 0.5
 LOST = math.log(10.0)
-"""A cell whose seeds are lost takes so much longer (logarithm), as far as its mean goes."""
-BREAK_WIDTH, GRID = 0.5, 0.05
-"""Octaves of the rate over which the share of lost seeds rises from a half to five in six; and between the values that
-are tried for where that is."""
+"""A cell of which half of the seeds or more are lost takes so much longer (logarithm), as far as its mean goes."""
+WIDTHS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+"""Octaves of the rate over which the share of lost seeds may rise from a half to five in six."""
+GRID = 0.05
+"""Octaves between the rates at which half of the seeds may be lost."""
 
 
 class Recipe(NamedTuple):
@@ -77,7 +79,7 @@ class Beliefs:
     recipes: tuple[Recipe, ...]  # (r,)
     sizes: tuple[Size, ...]  # (s,)
     steps: Vector  # (k, r), of trainings that reach the target
-    lost: Vector  # (k, r), 1 where half of the seeds or more never do
+    lost: Vector  # (k, r), the share of the seeds that never do
     seconds: Vector  # (k, s)
     scatter: float  # standard deviation of the logarithm of the steps of one training about its recipe
     noise: float  # the same of the seconds a step of one run
@@ -131,7 +133,12 @@ class Beliefs:
     @cached_property
     def times(self) -> Vector:
         """(k, c), of seconds to the target."""
-        return (self.steps + LOST * self.lost)[:, self.of_recipe] + self.seconds[:, self.of_size]
+        return self.reaching + LOST * (self.lost >= HALF)[:, self.of_recipe]
+
+    @property
+    def reaching(self) -> Vector:
+        """(k, c), of the seconds to the target of a training that reaches it."""
+        return self.steps[:, self.of_recipe] + self.seconds[:, self.of_size]
 
     @cached_property
     def logs(self) -> Vector:
@@ -163,16 +170,18 @@ class Beliefs:
 
 
 def _lost(rates: Vector, fates: Sequence[tuple[float, bool]], count: int) -> Vector:
-    """Draw which recipes lose half of their seeds or more (count, r), as 0 or 1. rates: of recipes, in octaves.
+    """Draw what share of their seeds recipes lose (count, r). rates: of recipes, in octaves.
 
-    Seeds are lost above a rate: at one of x octaves with the probability Φ((x - t) / BREAK_WIDTH). t may be anything
-    from below the rates that were tried to beyond all; what was lost, and what was not, says where it is. Where none
-    was lost nothing is known of it, and nothing is assumed.
+    Seeds are lost above a rate: at one of x octaves with the probability Φ((x - t) / w). t may be anything from below
+    the rates that were tried to beyond all, and w any of WIDTHS; what was lost, and what was not, says which. Where
+    none was lost nothing is known of it, and nothing is assumed.
     """
     tried = np.log2([rate for rate, _ in fates])
     signs = np.array([1.0 if was_lost else -1.0 for _, was_lost in fates])
     grid = np.arange(min(rates.min(), tried.min()) - 1, max(rates.max(), tried.max()) + 1, GRID)
-    shares = special.softmax(special.log_ndtr(signs * (tried - grid[:, None]) / BREAK_WIDTH).sum(axis=1))
+    widths, limits = (each.ravel()[:, None] for each in np.meshgrid(WIDTHS, grid, indexing="ij"))
+    shares = special.softmax(special.log_ndtr(signs * (tried - limits) / widths).sum(axis=1))
     steps = (np.arange(count) + 0.5) / count
-    limits = grid[np.minimum(np.searchsorted(shares.cumsum(), steps), len(grid) - 1)]
-    return np.asarray(rates[None] >= np.random.default_rng(0).permutation(limits)[:, None], dtype=float)
+    drawn = np.minimum(np.searchsorted(shares.cumsum(), steps), len(shares) - 1)
+    drawn = np.random.default_rng(0).permutation(drawn)
+    return np.asarray(special.ndtr((rates - limits[drawn]) / widths[drawn]))

@@ -100,7 +100,7 @@ class Evidence:
         """
         heavy = [trial for trial in self.trials if trial.status == "out_of_memory"]
         share = min((trial.batch_size / trial.num_gpus for trial in heavy), default=math.inf)
-        failed = [trial for trial in self.trials if trial.status in FAILED]
+        failed = [trial for trial in self.trials if _has_failed(trial)]
         ways = {(Size.of(trial), trial.trial_id if trial.is_timing else trial.learning_rate) for trial in failed}
         sizes = Counter(size for size, _ in ways)
         recipes = Counter(self._recipe(trial) for trial in failed if not trial.is_timing)
@@ -179,10 +179,10 @@ class Evidence:
         """Return the chance that a training of each recipe reaches the target by its last evaluation (r,)."""
         most = [self.spec.evaluations * self.steps_between(recipe.batch_size) for recipe in beliefs.recipes]
         arrives = special.ndtr((np.log(most) - beliefs.steps) / beliefs.scatter)
-        return np.asarray((arrives * (1 - beliefs.lost / 2)).mean(axis=0))
+        return np.asarray((arrives * (1 - beliefs.lost)).mean(axis=0))
 
     def distance(self, trial: Trial) -> float:
-        """Return how far a training came, by its best value: the less the nearer; infinity if it did not train on."""
+        """Return how far a training came, by its best value: the less the nearer; infinity if it diverged."""
         metric = StudyMetric.of(self.spec.workload)
         orders = [metric.order(value) for value in test_values(trial, metric)]
         return min(orders, default=math.inf) if trial.status in TIMED else math.inf
@@ -220,6 +220,11 @@ class Evidence:
 
     def _recipe(self, trial: Trial) -> Recipe:
         return Place.of(trial).recipe(pooled=self.pooled)
+
+
+def _has_failed(trial: Trial) -> bool:
+    """Whether a trial says nothing of its cell: a timing run too without a timing, as one that diverged."""
+    return trial.status in FAILED or (trial.is_timing and not (trial.status in TIMED and trial.epochs))
 
 
 def _with_lost(trials: Sequence[Trial], spec: StudySpec) -> list[Trial]:

@@ -34,8 +34,8 @@ CONFIRMATIONS = 5
 """Fresh seeds of the chosen cell, and of its rival."""
 FRESH = 1000
 """Fresh seeds are so far above those of looks."""
-MOST_CENSORED, TESTED = 0.1, 10
-"""If more trainings end at their limit than this share, each tenth has none, which tests the limits."""
+MOST_CENSORED, TESTED = 0.1, 0.1
+"""If more trainings end at their limit than this share, a random tenth has none, which tests the limits."""
 SEEDS = 2
 """Of a batch size and rate, until one training has reached the target."""
 MOST_FIRST = 10
@@ -106,7 +106,7 @@ def first_sizes(places: Sequence[Place]) -> list[Size]:
 
 
 def first_recipe(
-    places: Sequence[Place], ended: Sequence[tuple[int, float, float]], running: Sequence[tuple[int, float]]
+    places: Sequence[Place], ended: Sequence[tuple[int, float, float]], untold: Sequence[tuple[int, float]]
 ) -> tuple[int, float] | None:
     """Return the batch size and rate that are tried next while none has reached the target; None: all were tried.
 
@@ -117,12 +117,12 @@ def first_recipe(
     Args:
         places: that may be the answer, one or more.
         ended: batch size, rate, and how far the training came: the less the nearer, infinity where it diverged.
-        running: batch size and rate.
+        untold: batch size and rate of those that run, or failed.
     """
     batches, rates = sorted({place.batch_size for place in places}), sorted({place.learning_rate for place in places})
     usual = dict.fromkeys((batches[len(batches) // 3], batches[2 * len(batches) // 3], batches[0]))
     stated = {(place.batch_size, place.learning_rate) for place in places}
-    asked = Counter([*((batch, rate) for batch, rate, _ in ended), *running])
+    asked = Counter([*((batch, rate) for batch, rate, _ in ended), *untold])
     most = min((rate for _, rate, far in ended if math.isinf(far)), default=math.inf)
     tried = {rate for _, rate in asked}
     nearest = min(((far, rate) for _, rate, far in ended if rate < most), default=None)
@@ -169,16 +169,19 @@ class _Deciding:
     def again(self, beliefs: Beliefs) -> TrialPlan | None:
         """Return the next look of a row that was begun: one alone would hardly change the choice.
 
-        None: there is none, or the budget has no room for it.
+        None: there is none, the search is sure by now, or the budget has no room for it.
         """
+        near = beliefs.chance(beliefs.best, WITHIN)
         looked: list[Trial | TrialPlan] = [*self.evidence.trials, *self.running]
         last = max(looked, key=number_of, default=None)
         look = last.look if last else None
-        if last is None or look is None or look.row is None or look.row < 2:
+        if near >= SURE or last is None or look is None or look.row is None or look.row < 2:
             return None
         if isinstance(last, Trial) and last.status not in TIMED:
             return None
-        same, place = replace(look, number=self.number, row=look.row - 1), Place.of(last)
+        best = self.evidence.label_of(beliefs.places[beliefs.best])
+        same = replace(look, number=self.number, row=look.row - 1, best=best, probability=near)
+        place = Place.of(last)
         if last.kind == "timing":
             again = self.timing(place.size, same) if place.size in beliefs.sizes else None
         elif (recipe := place.recipe(pooled=True)) in beliefs.recipes:
@@ -195,10 +198,12 @@ class _Deciding:
         if over is not None:
             return WAIT if self.running else over
         trained = [trial for trial in evidence.trials if not trial.is_timing]
+        told = [trial for trial in trained if trial.status in (*TIMED, "diverged")]
+        untold = [*self.running, *(trial for trial in trained if trial not in told)]
         pair = first_recipe(
             evidence.places,
-            [(trial.batch_size, trial.learning_rate, evidence.distance(trial)) for trial in trained],
-            [(trial.batch_size, trial.learning_rate) for trial in self.running],
+            [(trial.batch_size, trial.learning_rate, evidence.distance(trial)) for trial in told],
+            [(trial.batch_size, trial.learning_rate) for trial in untold],
         )
         if pair is None or len(trained) + len(self.running) >= MOST_FIRST:
             return WAIT if self.running else Over(why="unreached")
@@ -246,14 +251,15 @@ class _Deciding:
         costs = np.array([self.priced(cost, int(index < len(recipes))) for index, cost in enumerate(costs.tolist())])
         if (costs[: len(recipes)] > left).all():  # timings alone would never end a budget of trainings
             return "budget"
-        counted[costs > left] = math.inf
-        index, repeats = map(int, np.unravel_index(int((worth / REPEATS / counted[:, None]).argmax()), worth.shape))
+        a_cost = np.where((costs > left)[:, None], -1.0, worth / REPEATS / counted[:, None])
+        index, repeats = map(int, np.unravel_index(int(a_cost.argmax()), worth.shape))
         gain, count = float(worth[index, repeats]), REPEATS[repeats]
         if gain <= LEAST_GAIN:  # no look would change the choice: those of the two that compete do
             gain, count = 0.0, 1
             rival = beliefs.rival(beliefs.best, WITHIN)
-            competing = [int(beliefs.of_recipe[place]) for place in (beliefs.best, rival)]
-            if (costs[competing] > left).all():
+            both = beliefs.of_recipe[[beliefs.best, rival]].tolist()
+            competing = [place for place in both if costs[place] <= left]
+            if not competing:
                 return "budget"
             index = min(competing, key=lambda place: self.evidence.trainings[beliefs.recipes[place]])
         is_training = index < len(recipes)
@@ -276,16 +282,17 @@ class _Deciding:
         uses = self.spec.budget.uses
         if uses is not None:
             unit = math.exp(float(beliefs.means[beliefs.best]))
-            saved = uses * worth[: len(recipes)].max(axis=1) * unit
+            saved = uses * worth[: len(recipes)] * unit
             price = spent.trainings if beliefs.by_cost else spent.seconds[: len(recipes)]
-            if (saved < price).all():
+            if (saved < np.multiply.outer(price, REPEATS)).all():
                 return "uses"
         return trial
 
     def limited(self, look: Look, beliefs: Beliefs, index: int) -> Look:
         """Return the look of a training with its limit, or as a test of the limits."""
         look = replace(look, evaluations=None)
-        if self.evidence.censored_share > MOST_CENSORED and look.number % TESTED == 0:
+        drawn = np.random.default_rng(look.number).random()
+        if self.evidence.censored_share > MOST_CENSORED and drawn < TESTED:
             return replace(look, kind="whole")
         batch = beliefs.recipes[index].batch_size
         return replace(look, evaluations=self.evidence.evaluations(beliefs.steps[:, index], beliefs.scatter, batch))
@@ -308,9 +315,10 @@ class _Deciding:
             return False
         look = asked[-1].look
         assert look is not None
-        given = {"budget": (self.amount, look.budget), "uses": (self.spec.budget.uses, look.uses)}
-        now, then = given.get(look.ended or "", (None, None))
-        return now is None or then is None or now <= then
+        then, now = look.budget, self.amount
+        if look.ended == "uses":
+            then, now = look.uses, self.spec.budget.uses or math.inf
+        return look.ended == "sure" or then is None or now <= then
 
     def confirm(self, beliefs: Beliefs, ended: Ending | None = None) -> Decision:
         asked = [trial.look for trial in self.evidence.confirmations if trial.look is not None]
@@ -433,9 +441,9 @@ class _Deciding:
         return 1 + len(ended) + len(self.running)
 
     def timing(self, size: Size, look: Look | None = None) -> TrialPlan:
-        """Return the next timing run of a size."""
-        cell = next(cell for place, cell in self.evidence.cells.items() if place.size == size)
-        like = cell_trial(self.spec, cell, first_seed(self.spec))
+        """Return the next timing run of a size, with the lowest rate, at which its steps diverge least."""
+        place = min(place for place in self.evidence.cells if place.size == size)
+        like = cell_trial(self.spec, self.evidence.cells[place], first_seed(self.spec))
         trial = timing_trial(self.spec, like, self.evidence.timings[size])
         return replace(trial, look=look or Look(number=self.number, kind="size"))
 

@@ -127,6 +127,7 @@ class _Choosing:
             opens = np.array([each[beliefs.means[each].argmin()] for each in opened])
             looks = beliefs.steps[:, recipes] + np.where(apart, 0.0, beliefs.seconds[:, sizes])
             worth = gains(beliefs.logs, looks, noise, known=known, opens=opens)
+            worth *= 1 - beliefs.lost.mean(axis=0)[recipes, None]  # one that is lost tells next to nothing
             best, repeats = map(int, np.unravel_index((worth / REPEATS / spent[:, None]).argmax(), worth.shape))
             if worth[best, repeats] < LEAST_GAIN:
                 return

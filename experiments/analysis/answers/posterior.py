@@ -128,14 +128,16 @@ class Learnt:
     ) -> "Learnt | None":
         """Estimate the steps; None if no cell's median over seeds is known.
 
-        confirmed: as `arrival_of` takes it. untried: further places whose steps are drawn by the law.
+        confirmed: as `arrival_of` takes it. untried: further places whose steps are drawn by the law, for which it is
+        enough that one training has arrived.
         """
         told: dict[Key, dict[int, list[Training]]] = defaultdict(lambda: defaultdict(list))
         for training in trainings:
             told[training.batch_size, training.rate, 1 if pooled else training.num_gpus][training.seed].append(training)
         others = _independent(trainings, pooled=pooled) if any(each.was_behind for each in trainings) else []
         passing = Passing.of([training.curve for training in others], target, metric)  # asked of stopped ones alone
-        places = {key: index for index, key in enumerate(sorted({*told, *untried}))}
+        further = set(untried)
+        places = {key: index for index, key in enumerate(sorted({*told, *further}))}
         rows: list[tuple[Arrival, int, int]] = []  # its place and seed
         able: dict[Key, float] = {}
         unseen, is_blind = 0, passing.is_blind
@@ -152,7 +154,8 @@ class Learnt:
                     seen.append(NEVER)
             if seen and math.isfinite(median_arrival(seen)):
                 able[key] = 1 - seen.count(NEVER) / len(seen)
-        if not able:
+        has_arrived = any(arrival.sure for arrival, _, _ in rows)
+        if not able and not (further and has_arrived):
             return None
         examples = _examples(trainings)
         arrivals, where, seeds = zip(*rows, strict=True)
@@ -406,7 +409,7 @@ class Posterior:
         return self._confirmed[of, target]
 
     def learnt(self, of: str, target: float) -> Learnt | None:
-        """Return the steps of a combination to a target; None if no cell's median over seeds is known."""
+        """Return the steps of a combination to a target (`Learnt.of`)."""
         if (of, target) not in self._learnt:
             self._learnt[of, target] = Learnt.of(
                 self.trainings(of),

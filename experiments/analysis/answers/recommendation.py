@@ -54,7 +54,7 @@ def choose(
     """Choose as `analysis.recommend` does, which says what it returns, from figures that were made before.
 
     timings: `timing_rows`. by_target: `times_to`. searched: the label of the cell that an adaptive search has chosen,
-    which is recommended: it was chosen among all stated cells.
+    which is recommended if a training of it has ended: it was chosen among all stated cells.
     """
     metric = StudyMetric.of(spec.workload)
     tolerance = spec.targets.tolerance
@@ -108,6 +108,7 @@ def choose(
         metric.choice_key: best,
         "pareto": [option["label"] for option in pareto(options)],
         "settle": settle,
+        "untrained": searched if present(found["recommended"]) and found["recommended"]["label"] != searched else None,
         "provisional": any(part["n_seeds"] < ENOUGH_SEEDS for part in used) or not used,
     }
 

@@ -130,9 +130,10 @@ def chosen_likely(recommendation: Figure) -> str:
 
 
 def chosen_notes(recommendation: Figure) -> list[str]:
-    """Say what would settle a choice that is in doubt."""
-    settle = recommendation["settle"]
-    return [_settle_words(settle, recommendation["recommended"], recommendation["fastest"])] if settle else []
+    """Say what would settle a choice that is in doubt, and whether a search believes in a cell that was not trained."""
+    settle, untrained = recommendation["settle"], recommendation.get("untrained")
+    words = [_settle_words(settle, recommendation["recommended"], recommendation["fastest"])] if settle else []
+    return [*words, *([f"The search's own choice, {untrained}, was not trained."] if untrained else [])]
 
 
 def likely_words(choice: Figure, recommendation: Figure) -> str:

@@ -54,13 +54,16 @@ def search_words(part: Figure) -> str:
     if part["chosen"] is None:
         return f"{made}: {part['why']}; {left}."
     likely = f"{part['chosen']} is {share_text(part['probability'])} likely within {part['within']:.0%} of the best of "
-    ended = f"ended since {WHY_OVER[part['ended']]}" if part["ended"] else part["why"]
+    of = plural(untried["of"], "cell")
+    if part["possible"] < untried["of"]:
+        of = f"the {part['possible']} that can run of {of}"
+    ended = f", ended since {WHY_OVER[part['ended']]}" if part["ended"] else f"; {part['why']}"
     unconfirmed = part["why"] if part["ended"] else None
     leans = [NAMES[name] for name, basis in part["leans_on"].items() if basis == "law"]
     law = f" Its {' and '.join(leans)} are by the law." if leans else ""
     return " ".join(
         [
-            f"{made}, {ended}: {likely}{untried['of']} cells; {left}.{law}",
+            f"{made}{ended}: {likely}{of}; {left}.{law}",
             *map(confirmed_words, part["confirmation"]),
             *([f"{unconfirmed[:1].upper()}{unconfirmed[1:]}."] if unconfirmed else []),
         ]
@@ -69,8 +72,9 @@ def search_words(part: Figure) -> str:
 
 def confirmed_words(row: Mapping[str, Any]) -> str:
     """Return whether fresh seeds confirm what was predicted of a cell."""
-    predicted = f"{seconds_text(row['low'])} to {seconds_text(row['high'])} predicted"
+    low, value, high = (seconds_text(row[name]) for name in ("low", "seconds", "high"))
+    predicted = f"{value} predicted ({low} to {high}, 98%)"
     if row["fresh_seconds"] is None:
         return f"Not confirmed: {row['reached']} of {plural(row['seeds'], 'fresh seed')} of {row['label']} arrived."
     fresh = f"{seconds_text(row['fresh_seconds'])} with {plural(row['seeds'], 'fresh seed')} of {row['label']}"
-    return f"{'Confirmed' if row['confirmed'] else 'Not confirmed'}: {fresh}, {predicted} (98%)."
+    return f"{'Confirmed' if row['confirmed'] else 'Not confirmed'}: {fresh}, {predicted}."

@@ -5,6 +5,7 @@ import pytest
 from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.answers.next_look import Over
 from scalestudy.experiments.analysis.answers.summary import summarise, summary_of
+from scalestudy.experiments.analysis.text.answer import answer_lines
 from scalestudy.experiments.plan.plan import make_plan
 from tests.support.looks import TEXT, Looking, step_seconds, steps_of
 from tests.support.synthetic_studies import TINY, spec_of, strict
@@ -58,6 +59,7 @@ def test_the_recommendation_is_the_search_s_choice_and_fastest_and_cheapest_are_
     assert recommendation["fastest"]["label"] == min(times, key=lambda name: times[name]["seconds"])
     assert recommendation["cheapest"]["label"] == min(times, key=lambda name: times[name]["worker_seconds"])
     assert recommendation["cheapest"]["num_gpus"] == 1
+    assert recommendation["untrained"] is None
 
 
 def test_the_recommendation_follows_the_search_though_another_cell_is_cheaper_and_as_good(whole, part):
@@ -66,6 +68,18 @@ def test_the_recommendation_follows_the_search_though_another_cell_is_cheaper_an
     wide = Analysis(spec, whole.plan, whole.lines)
     assert wide.recommendation["recommended"]["label"] == part["chosen"]
     assert wide.recommendation["cheapest"]["label"] != part["chosen"]
+
+
+def test_a_choice_that_was_not_trained_is_named_beside_what_is_recommended():
+    search = looking("budget.trials=1")
+    search.run()
+    summary = summary_of(search.analysis, 600.0)
+    chosen, recommendation = summary["adaptive"]["chosen"], summary["recommendation"]
+    trained = {(trial.batch_size, trial.learning_rate) for trial in search.asked if trial.kind == "training"}
+    recommended = recommendation["recommended"]
+    assert {(recommended["batch_size"], recommended["learning_rate"])} == trained
+    assert recommended["label"] != chosen == recommendation["untrained"]
+    assert any(f"The search's own choice, {chosen}, was not trained." in line for line in answer_lines(summary))
 
 
 def test_the_choice_of_a_search_that_went_on_and_swapped_its_two_cells_is_the_new_one(whole):
@@ -180,6 +194,42 @@ def test_fresh_seeds_that_diverge_run_out_of_memory_or_miss_the_target_do_not_co
     ]
     for row in part_of(whole, lines)["confirmation"]:
         assert (row["seeds"], row["reached"], row["fresh_seconds"], row["confirmed"]) == (5, 0, None, False)
+
+
+def failing(search, count):
+    """The lines, of which the last confirmations failed."""
+    kept = len(search.lines) - count
+    return [*search.lines[:kept], *({**line, "status": "failed", "epochs": []} for line in search.lines[kept:])]
+
+
+def test_fresh_seeds_that_fail_are_told_and_those_that_ended_count(whole, part):
+    rows = part_of(whole, failing(whole, 4))["confirmation"]
+    assert [(row["seeds"], row["confirmed"]) for row in rows] == [(3, True), (3, True)]
+    assert part_of(whole, failing(whole, 4))["why"] == "4 of 10 fresh seeds failed"
+    none = part_of(whole, failing(whole, 10))
+    assert none["why"] == "10 of 10 fresh seeds failed"
+    for row in none["confirmation"]:
+        assert (row["seeds"], row["reached"], row["fresh_seconds"], row["confirmed"]) == (5, 0, None, False)
+
+
+def test_fresh_seeds_of_an_earlier_choice_do_not_make_up_for_those_that_are_missing(whole, part):
+    first = whole.kinds().index("confirmation")
+    earlier = [
+        {**line, "trial_id": line["trial_id"][::-1], "params": {**line["params"], "learning_rate": 0.1}}
+        for line in whole.lines[first:]
+    ]
+    found = part_of(whole, [*whole.lines[:first], *earlier, *whole.lines[first : first + 2]])
+    assert found["chosen"] == part["chosen"]
+    assert found["why"] is not None
+
+
+def test_the_interval_is_of_seeds_that_reach_the_target_however_many_are_lost(whole):
+    """A seed diverged at the rate of the choice: the predicted time is not ten times as long for it."""
+    line = next(line for line in whole.lines if line["params"]["learning_rate"] == 0.2 and line["kind"] == "training")
+    lost = {**line, "trial_id": "f" * 12, "status": "diverged", "epochs": line["epochs"][:1]}
+    lost["look"] = {**line["look"], "number": 90}
+    before, after = part_of(whole)["confirmation"], part_of(whole, [*whole.lines, lost])["confirmation"]
+    assert [row["high"] for row in after] == pytest.approx([row["high"] for row in before], rel=0.2)
 
 
 def test_fresh_seconds_are_those_at_the_rate_after_the_warm_up(whole, part):

@@ -155,7 +155,7 @@ def test_a_training_arrives_with_the_chance_that_its_steps_fit_and_that_its_seed
         drawn = replace(beliefs, steps=steps, lost=np.zeros_like(steps))
         assert evidence.arriving(drawn) == pytest.approx(chance, abs=1e-4)
         lost = np.repeat(np.eye(2)[:, :1], 50, axis=0) * np.ones_like(steps)  # in half of the draws
-        assert evidence.arriving(replace(drawn, lost=lost)) == pytest.approx(chance * 0.75, abs=1e-4)
+        assert evidence.arriving(replace(drawn, lost=lost)) == pytest.approx(chance * 0.5, abs=1e-4)
 
 
 # --- when a training ends -----------------------------------------------------------------------------------------

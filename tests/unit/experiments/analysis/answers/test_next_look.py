@@ -10,13 +10,13 @@ import pytest
 
 from scalestudy.experiments.analysis.answers.beliefs import Place, Size
 from scalestudy.experiments.analysis.answers.evidence import places_of
+from scalestudy.experiments.analysis.answers.gain import REPEATS
 from scalestudy.experiments.analysis.answers.next_look import (
     CONFIRMATIONS,
     FRESH,
     LEAST_GAIN,
     MOST_FIRST,
     SURE,
-    TESTED,
     WAIT,
     Over,
     Room,
@@ -26,6 +26,7 @@ from scalestudy.experiments.analysis.answers.next_look import (
     first_sizes,
     needs_quiet,
 )
+from scalestudy.experiments.plan.look import Look
 from tests.support.adaptive_worlds import Searched
 from tests.support.looks import TEXT, Looking, steps_of
 from tests.support.synthetic_studies import spec_of
@@ -40,6 +41,10 @@ def looking(*overrides, **parts):
 
 def is_training(trial):
     return trial.look.kind == "training"
+
+
+def is_first(trial):
+    return trial.look.kind == "first"
 
 
 def recipe_of(trial):
@@ -168,6 +173,21 @@ def test_a_rate_that_was_timed_alone_has_not_been_trained():
     assert search.until(lambda trial: trial.kind == "training").learning_rate == 0.2
 
 
+@pytest.mark.parametrize("status", ["failed", "out_of_memory"])
+def test_a_first_training_that_failed_says_nothing_of_its_rate(status):
+    """Only rates of 0.2 and more reach the target; the first training has a lower one."""
+    search = looking("sweep.learning_rate=[0.0125, 0.025, 0.05, 0.1, 0.2, 0.4]")
+    first = search.until(is_first)
+    assert first.learning_rate < 0.2
+    search.end(first, status)
+    for _ in range(3):
+        trial = search.until(lambda trial: trial.kind == "training")
+        line = search.end(trial, steps=300.0 if trial.learning_rate >= 0.2 else 1e6)
+        if line["status"] == "at_target":
+            return
+    raise AssertionError("the search went down")
+
+
 def test_where_no_training_reaches_the_target_the_search_gives_up_after_ten():
     wide = "sweep.learning_rate=[0.01,0.02,0.05,0.1,0.2,0.4,0.8]"
     for status in ("finished", "diverged"):
@@ -194,6 +214,23 @@ def test_where_every_timing_run_fails_nothing_is_trained():
     search = looking(ends=lambda trial: "failed" if trial.kind == "timing" else None)
     assert search.run() == Over(why="untimed")
     assert {trial.kind for trial in search.asked} == {"timing"}
+
+
+def test_timing_runs_take_the_lowest_rate_whatever_the_order_of_the_list():
+    """Above 0.2 the steps of a timing run diverge."""
+    search = looking(
+        "sweep.learning_rate=[0.4, 0.2, 0.1, 0.05]",
+        ends=lambda trial: "diverged" if trial.kind == "timing" and trial.learning_rate > 0.2 else None,
+    )
+    assert search.run() == Over(why="sure")
+
+
+@pytest.mark.parametrize("status", ["diverged", "failed"])
+def test_a_size_whose_timing_runs_tell_nothing_is_timed_twice_and_no_answer(status):
+    search = looking(ends=lambda trial: status if trial.kind == "timing" and trial.batch_size <= 64 else None)
+    assert search.run() == Over(why="sure")
+    assert max(search.evidence.timings[size] for size in itertools.starmap(Size, [(1, 32), (2, 32), (2, 64)])) <= 2
+    assert {place.batch_size for place in search.evidence.places} <= {64, 128}
 
 
 def test_a_size_whose_timing_run_failed_is_not_waited_for():
@@ -279,17 +316,66 @@ def test_a_training_ends_at_its_limit_and_was_not_behind():
     assert not stopped.was_behind
 
 
-def test_if_over_a_tenth_end_at_their_limit_each_tenth_look_goes_to_its_end(whole, monkeypatch):
-    kinds = {}
-    for share, number in itertools.product((0.1, 0.11), (3 * TESTED, 3 * TESTED + 1)):
-        search = Looking(spec=whole.spec, lines=whole.lines[:10], asked=whole.asked[:10])
-        search.decide()
-        monkeypatch.setattr(type(search.evidence), "censored_share", share)
-        monkeypatch.setattr("scalestudy.experiments.analysis.answers.next_look._Deciding.number", number)
-        look = search.decide().trial.look
-        kinds[share, number] = look.kind
-        assert look.kind != "whole" or look.evaluations is None
-    assert kinds == {(0.1, 30): "training", (0.1, 31): "training", (0.11, 30): "whole", (0.11, 31): "training"}
+def test_if_over_a_tenth_end_at_their_limit_a_random_tenth_of_looks_goes_to_its_end(whole):
+    search = Looking(spec=whole.spec, lines=whole.lines[:10], asked=whole.asked[:10])
+    search.decide()
+    beliefs, asked = search.evidence.beliefs, [Look(number=number, kind="training") for number in range(1, 401)]
+    found = {}
+    for share in (0.1, 0.11):
+        search.evidence.censored_share = share
+        deciding = _Deciding(search.evidence, (), search.room)
+        found[share] = [deciding.limited(look, beliefs, 0) for look in asked]
+        assert found[share] == [deciding.limited(look, beliefs, 0) for look in asked], "the same again"
+    assert {look.kind for look in found[0.1]} == {"training"}
+    whole_ones = [look for look in found[0.11] if look.kind == "whole"]
+    assert 20 <= len(whole_ones) <= 60, "by chance 40, and 6 are a standard deviation"
+    assert {look.evaluations for look in whole_ones} == {None}
+
+
+def test_a_rate_at_which_trainings_diverge_is_soon_left_and_those_below_are_not_given_up():
+    """All seeds at 0.4 are lost, none below: the best cell is beside that edge."""
+    search = looking(ends=lambda trial: "diverged" if is_training(trial) and trial.learning_rate >= 0.4 else None)
+    assert search.run() == Over(why="sure")
+    lost = [trial for trial in search.asked if is_training(trial) and trial.learning_rate >= 0.4]
+    assert 1 <= len(lost) <= 3
+    beliefs = search.evidence.beliefs
+    assert beliefs.places[beliefs.best].learning_rate == 0.2
+    rates = [recipe.learning_rate for recipe in beliefs.recipes]
+    shares = dict(zip(rates, beliefs.lost.mean(axis=0), strict=True))
+    assert shares[0.2] < 0.05
+    assert shares[0.4] > 0.7
+
+
+def test_after_the_target_was_reached_the_search_goes_on_though_all_others_miss_it():
+    """One seed of many arrives: no median over seeds is known, and the target has been reached all the same."""
+    search = looking("train.epochs=4", "budget.trials=14")
+    first = search.until(lambda trial: trial.kind == "training")
+    search.end(first, steps=20.0)
+    while isinstance(decision := search.decide(), Wanted):
+        trial = search.start()
+        search.end(trial, steps=None if trial.kind == "timing" else 3000.0)
+    assert decision == Over(why="budget")
+    assert not [trial for trial in search.asked if trial.look.kind == "first"][1:]
+    assert search.evidence.beliefs is not None
+
+
+def test_no_look_starts_that_the_budget_has_no_room_for(halfway, monkeypatch):
+    """Of two that compete the one that fits; and none of those that don't, though the others are worth nothing."""
+    halfway.decide()
+    evidence = halfway.evidence
+    beliefs = evidence.beliefs
+    spent = _Deciding(evidence, (), halfway.room).spending(beliefs).trainings
+    for worth in (np.zeros(len(spent)), np.where(spent == spent.max(), 0.05, 0.0)):
+        for left in np.sort(spent)[[0, 1, -2]]:
+            deciding = _Deciding(evidence, (), halfway.room)
+            monkeypatch.setattr(deciding, "left", lambda _, left=left: left)
+            monkeypatch.setattr(_Deciding, "unit", "worker_hours")
+            monkeypatch.setattr(deciding, "priced", lambda cost, trials: cost)
+            every = np.zeros((len(spent) + len(beliefs.sizes), len(REPEATS)))
+            every[: len(spent)] = worth[:, None]
+            monkeypatch.setattr("scalestudy.experiments.analysis.answers.next_look.gains", lambda *_, g=every: g.copy())
+            look = deciding.look(beliefs, 0.5)
+            assert look == "budget" or look.look.worker_seconds <= left
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
@@ -340,6 +426,17 @@ def test_a_row_ends_where_a_look_of_it_failed(halfway):
 def test_one_look_of_a_row_at_most_goes_to_its_end(halfway):
     in_a_row(halfway, 3, kind="whole")
     assert halfway.start().look.kind == "training"
+
+
+def test_a_row_ends_once_the_search_is_sure_and_says_what_is_believed_by_then(halfway, monkeypatch):
+    in_a_row(halfway, 3, best="another", probability=0.01)
+    look = halfway.start().look
+    halfway.running.clear()
+    assert look.row == 2
+    assert look.best != "another"
+    assert 0.01 < look.probability < SURE
+    monkeypatch.setattr("scalestudy.experiments.analysis.answers.next_look.SURE", look.probability)
+    assert halfway.decide().trial.look.kind == "confirmation"
 
 
 def test_a_row_ends_with_the_budget(halfway):
@@ -434,7 +531,9 @@ def test_uses_end_the_search_sooner():
     assert ends[1][1] < ends[10**6][1]
 
 
-@pytest.mark.parametrize(("before", "same", "more"), [("trials=12", 12, 16), ("uses=1", 1, 10**6)])
+@pytest.mark.parametrize(
+    ("before", "same", "more"), [("trials=12", 12, 16), ("uses=1", 1, 10**6), ("uses=1", 1, "null")]
+)
 def test_a_larger_budget_goes_on_where_it_stopped_and_an_equal_one_does_not_look_again(before, same, more):
     key = before.split("=")[0]
     search = looking(f"budget.{before}")

@@ -31,6 +31,7 @@ PART = {
     "leans_on": {"steps": "looks", "seconds": "law"},
     "looks": {"trainings": 12, "timings": 7, "confirmations": 10},
     "untried": {"cells": 201, "of": 210, "steps": 33, "of_steps": 42, "sizes": 24, "of_sizes": 30},
+    "possible": 210,
     "budget": {"unit": "minutes", "amount": 30},
     "confirmation": [ROW, {**ROW, "label": "workers=8 batch=256 lr=0.2", "fresh_seconds": 71.0, "confirmed": False}],
     "steps": [],
@@ -43,8 +44,9 @@ def test_the_search_in_words():
         "12 trainings and 7 timing runs, ended since the choice is likely enough near the best: "
         "workers=4 batch=256 lr=0.2 is 91% likely within 5% of the best of 210 cells; "
         f"{LEFT}. Its seconds a step are by the law. "
-        "Confirmed: 61.3 s with 5 fresh seeds of workers=4 batch=256 lr=0.2, 55.0 s to 66.0 s predicted (98%). "
-        "Not confirmed: 71.0 s with 5 fresh seeds of workers=8 batch=256 lr=0.2, 55.0 s to 66.0 s predicted (98%)."
+        "Confirmed: 61.3 s with 5 fresh seeds of workers=4 batch=256 lr=0.2, 60.1 s predicted (55.0 s to 66.0 s, 98%). "
+        "Not confirmed: 71.0 s with 5 fresh seeds of workers=8 batch=256 lr=0.2, "
+        "60.1 s predicted (55.0 s to 66.0 s, 98%)."
     )
 
 
@@ -57,12 +59,16 @@ def test_a_search_without_a_choice_says_why():
 def test_a_search_that_was_cut_short_or_not_wholly_confirmed_says_so():
     cut = {**PART, "ended": None, "why": "its looks, or its confirmation, were cut short", "confirmation": []}
     assert search_words(cut).startswith(
-        "12 trainings and 7 timing runs, its looks, or its confirmation, were cut short:"
+        "12 trainings and 7 timing runs; its looks, or its confirmation, were cut short: workers=4"
     )
     assert search_words(cut).endswith("by the law.")
     short = {**PART, "ended": "budget", "why": "the budget had no room for the whole confirmation", "confirmation": []}
     assert search_words(short).endswith("by the law. The budget had no room for the whole confirmation.")
     assert "ended since the budget has no room for another look" in search_words(short)
+
+
+def test_cells_that_can_not_run_are_not_among_those_that_the_choice_is_the_best_of():
+    assert "the best of the 198 that can run of 210 cells; 33 of" in search_words({**PART, "possible": 198})
 
 
 def test_nothing_is_certain():

@@ -17,7 +17,7 @@ from scalestudy.training.config import GIVEN_TO_LOOP, Train, Workload
 from scalestudy.training.contradictions import CONTRADICTIONS
 from scalestudy.training.redaction import redacted
 from scalestudy.training.registry import GRADIENT_SYNCS, INEXACT_SYNCS
-from scalestudy.training.section import ABSENT, LineOf, Problem, leaves, strategy_of, text_of, value_of
+from scalestudy.training.section import ABSENT, LARGEST, LineOf, Problem, leaves, strategy_of, text_of, value_of
 
 MAX_TRIALS = 10_000
 GRID_INSTEAD = "set search.method: grid"
@@ -397,6 +397,9 @@ def _can_not_be_adaptive(spec: StudySpec) -> Iterator[Finding]:
     if len(seeds) > 1:
         message = "lists several seeds, and an adaptive search numbers them itself, from one on"
         yield "sweep.seed", list(seeds), message, f"write [{seeds[0]}]"
+    elif seeds and seeds[0] > LARGEST - MAX_TRIALS:
+        message = "leaves an adaptive search, which numbers its seeds from it on, no room"
+        yield "sweep.seed", list(seeds), message, f"write {LARGEST - MAX_TRIALS} or less"
     yield from inexact_findings(spec)
 
     stated = math.prod(map(len, stated_values(spec).values()))

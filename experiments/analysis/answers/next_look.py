@@ -157,11 +157,11 @@ class _Deciding:
         if beliefs is not None and self.confirming:
             return self.confirm(beliefs)
         if beliefs is not None and (again := self.again(beliefs)) is not None:
-            return self.alone(again) if needs_quiet(again) else self.beside(again)
+            return self.wanted(again)
         possible = {place.size for place in self.evidence.places}
         sizes = [size for size in first_sizes(self.evidence.stated) if size in possible - self.evidence.timings.keys()]
         if sizes and self.used < self.amount:
-            return self.alone(self.timing(sizes[0]))
+            return self.wanted(self.timing(sizes[0]))
         if beliefs is None:
             return self.first()
         return self.next(beliefs)
@@ -210,7 +210,7 @@ class _Deciding:
         most = max((trial.wall_seconds * trial.num_gpus for trial in trained), default=None)
         if most is None and self.running and self.unit == "worker_hours":
             return WAIT  # several whose cost is unknown could overrun the budget by as many
-        return self.beside(self.training(pair, Look(number=self.number, kind="first", worker_seconds=most)))
+        return self.wanted(self.training(pair, Look(number=self.number, kind="first", worker_seconds=most)))
 
     def without_first(self) -> Over | None:
         """Return why no training is tried as long as none has reached the target; None: one may be."""
@@ -231,7 +231,7 @@ class _Deciding:
         wanted = self.look(beliefs, near)
         if not isinstance(wanted, TrialPlan):
             return WAIT if self.running else self.confirm(beliefs, wanted)
-        return self.alone(wanted) if needs_quiet(wanted) else self.beside(wanted)
+        return self.wanted(wanted)
 
     def look(self, beliefs: Beliefs, near: float) -> TrialPlan | Ending:
         """Return the look that tells most for its cost, of those that the budget has room for, or why there is none."""
@@ -341,7 +341,7 @@ class _Deciding:
             for index in pair:
                 trial = cell_trial(self.spec, self.evidence.cells[beliefs.places[index]], seed)
                 if trial.trial_id not in done:
-                    return self.alone(replace(trial, look=look))
+                    return self.wanted(replace(trial, look=look))
         return Over(why=ended)
 
     # --- what looks take ------------------------------------------------------------------------------------------
@@ -455,12 +455,11 @@ class _Deciding:
         cell = self.evidence.cells[Place(self.evidence.cheapest(batch), batch, rate)]
         return replace(cell_trial(self.spec, cell, first_seed(self.spec) + used + beside), look=look)
 
-    def alone(self, trial: TrialPlan) -> Decision:
-        return WAIT if self.running else Wanted(trial=trial)
-
-    def beside(self, trial: TrialPlan) -> Decision:
+    def wanted(self, trial: TrialPlan) -> Decision:
+        """Return a look to start now, beside what runs if it fits and its seconds do not count; else wait."""
         taken = sum(each.num_gpus for each in self.running)
-        return WAIT if self.running and taken + trial.num_gpus > self.room.workers else Wanted(trial=trial)
+        fits = not needs_quiet(trial) and taken + trial.num_gpus <= self.room.workers
+        return Wanted(trial=trial) if fits or not self.running else WAIT
 
 
 LEAST_SHARE = 0.25

@@ -57,7 +57,7 @@ def adaptive_part(analysis: Analysis, wall_seconds: float | None = None) -> Figu
     ended = _ended(evidence, wall_seconds)
     pair = [] if beliefs is None else chosen_and_next(beliefs)
     names = [] if beliefs is None else [evidence.label_of(beliefs.places[index]) for index in pair]
-    unit, amount = next(iter(spec.budget.limits.items()), (None, None))
+    [(unit, amount)] = spec.budget.limits.items()
     return {
         "minimises": spec.minimises,
         "ended": ended,

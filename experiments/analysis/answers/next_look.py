@@ -149,6 +149,8 @@ class _Deciding:
         self.evidence, self.room = evidence, room
         self.running = sorted(running, key=number_of)
         self.spec = evidence.spec
+        [(self.unit, amount)] = self.spec.budget.limits.items()
+        self.amount = float(amount)  # the budget, in its unit
 
     def decision(self) -> Decision:
         if any(needs_quiet(trial) for trial in self.running):
@@ -239,15 +241,14 @@ class _Deciding:
         for trial in self.running:
             after = self.told(after, trial)
         recipes = [(recipe.batch_size, recipe.learning_rate) for recipe in beliefs.recipes]
-        spent = self.spending(beliefs)
+        seconds, each = self.spending(beliefs)
         noise = np.r_[np.full(len(recipes), beliefs.scatter), np.full(len(beliefs.sizes), beliefs.noise)]
-        each = np.r_[spent.trainings, spent.timings]
         worth = gains(after.logs, np.hstack([after.steps, after.seconds]), noise)
         # a training that misses the target tells next to nothing
         worth[: len(recipes)] *= self.evidence.arriving(after)[:, None]
-        counted = np.maximum(each, LEAST_SHARE * spent.trainings.min())
+        counted = np.maximum(each, LEAST_SHARE * each[: len(recipes)].min())
         left = self.left(beliefs)
-        costs = spent.seconds if self.unit == "minutes" else each
+        costs = seconds if self.unit == "minutes" else each
         costs = np.array([self.priced(cost, int(index < len(recipes))) for index, cost in enumerate(costs.tolist())])
         if (costs[: len(recipes)] > left).all():  # timings alone would never end a budget of trainings
             return "budget"
@@ -283,8 +284,8 @@ class _Deciding:
         if uses is not None:
             unit = math.exp(float(beliefs.means[beliefs.best]))
             saved = uses * worth[: len(recipes)] * unit
-            price = spent.trainings if beliefs.by_cost else spent.seconds[: len(recipes)]
-            if (saved < np.multiply.outer(price, REPEATS)).all():
+            price = each if beliefs.by_cost else seconds
+            if (saved < np.multiply.outer(price[: len(recipes)], REPEATS)).all():
                 return "uses"
         return trial
 
@@ -345,12 +346,16 @@ class _Deciding:
         return Over(why=ended)
 
     # --- what looks take ------------------------------------------------------------------------------------------
-    def spending(self, beliefs: Beliefs) -> "_Spending":
-        """Return what each look takes."""
-        evidence, starts = self.evidence, {trial.num_gpus for trial in (*self.evidence.trials, *self.running)}
-        step = np.exp(beliefs.seconds.mean(axis=0))
+    def start_seconds(self, num_gpus: int) -> float:
+        """Return how long a look's workers take to start: nothing if a look has had as many."""
+        started = {trial.num_gpus for trial in (*self.evidence.trials, *self.running)}
+        return 0.0 if num_gpus in started else self.room.start_seconds
+
+    def spending(self, beliefs: Beliefs) -> tuple[Vector, Vector]:
+        """Return what trainings of recipes, then timings of sizes, take (r + s,): seconds, and worker-seconds."""
+        evidence, step = self.evidence, np.exp(beliefs.seconds.mean(axis=0))
         workers = np.array([size.num_gpus for size in beliefs.sizes])
-        begin = np.array([0.0 if count in starts else self.room.start_seconds for count in workers.tolist()])
+        begin = np.array([self.start_seconds(count) for count in workers.tolist()])
         timings = np.array([evidence.timing_seconds(each) for each in step.tolist()]) + begin
         cheapest = {
             batch: beliefs.sizes.index(Size(evidence.cheapest(batch), batch))
@@ -358,22 +363,11 @@ class _Deciding:
         }
         chosen = np.array([cheapest[recipe.batch_size] for recipe in beliefs.recipes])
         expected = zip(beliefs.recipes, np.exp(beliefs.steps.mean(axis=0)).tolist(), step[chosen].tolist(), strict=True)
-        seconds = begin[chosen] + [
+        trainings = begin[chosen] + [
             evidence.training_seconds(steps, each, recipe.batch_size) for recipe, steps, each in expected
         ]
-        return _Spending(
-            trainings=seconds * workers[chosen], timings=timings * workers, seconds=np.r_[seconds, timings]
-        )
-
-    @property
-    def unit(self) -> str:
-        """The unit of the budget."""
-        return next(iter(self.spec.budget.limits))
-
-    @property
-    def amount(self) -> float:
-        """The budget, in its unit."""
-        return float(self.spec.budget.limits[self.unit])
+        seconds = np.r_[trainings, timings]
+        return seconds, seconds * np.r_[workers[chosen], workers]
 
     @property
     def used(self) -> float:
@@ -412,7 +406,6 @@ class _Deciding:
         A cell that is believed best now may be dear, and not the answer: it counts with `DEARER` times what the best
         cell takes in the median draw at the most.
         """
-        starts = {trial.num_gpus for trial in self.evidence.trials}
         done = Counter(Place.of(trial) for trial in self.evidence.confirmations)
         best = beliefs.logs.argmin(axis=1)
         taken = beliefs.times[np.arange(len(best)), best]
@@ -424,13 +417,12 @@ class _Deciding:
             place = beliefs.places[index]
             left = CONFIRMATIONS - done[place]
             seeds += left
-            begin = 0.0 if place.num_gpus in starts else self.room.start_seconds
             steps = float(beliefs.steps[:, beliefs.of_recipe[index]].mean())
             step = float(beliefs.seconds[:, beliefs.of_size[index]].mean())
-            once = self.evidence.training_seconds(math.exp(steps), math.exp(step), place.batch_size) + begin / (
-                left or 1
-            )
-            seconds.append(left * min(once if self.unit == "minutes" else once * place.num_gpus, usual))
+            once = self.evidence.training_seconds(math.exp(steps), math.exp(step), place.batch_size)
+            whole = left * once + self.start_seconds(place.num_gpus)
+            workers = 1 if self.unit == "minutes" else place.num_gpus
+            seconds.append(min(whole * workers, left * usual))
         return self.priced(math.fsum(seconds), seeds)
 
     # --- trials ---------------------------------------------------------------------------------------------------
@@ -468,15 +460,6 @@ DEARER = 1.5
 """See `reserve`: the best of each draw takes less than the cell that is the best of all will."""
 LEAST_GAIN = 1e-4
 """A smaller gain counts as none: less than a hundredth of a per cent of the time."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Spending:
-    """What each look takes, workers to start included."""
-
-    trainings: Vector  # (r,), worker-seconds
-    timings: Vector  # (s,), worker-seconds
-    seconds: Vector  # (r + s,)
 
 
 def chosen_and_next(beliefs: Beliefs) -> list[int]:

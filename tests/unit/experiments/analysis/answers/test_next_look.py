@@ -364,12 +364,13 @@ def test_no_look_starts_that_the_budget_has_no_room_for(halfway, monkeypatch):
     halfway.decide()
     evidence = halfway.evidence
     beliefs = evidence.beliefs
-    spent = _Deciding(evidence, (), halfway.room).spending(beliefs).trainings
+    _, worker_seconds = _Deciding(evidence, (), halfway.room).spending(beliefs)
+    spent = worker_seconds[: len(beliefs.recipes)]
     for worth in (np.zeros(len(spent)), np.where(spent == spent.max(), 0.05, 0.0)):
         for left in np.sort(spent)[[0, 1, -2]]:
             deciding = _Deciding(evidence, (), halfway.room)
             monkeypatch.setattr(deciding, "left", lambda _, left=left: left)
-            monkeypatch.setattr(_Deciding, "unit", "worker_hours")
+            monkeypatch.setattr(deciding, "unit", "worker_hours")
             monkeypatch.setattr(deciding, "priced", lambda cost, trials: cost)
             every = np.zeros((len(spent) + len(beliefs.sizes), len(REPEATS)))
             every[: len(spent)] = worth[:, None]

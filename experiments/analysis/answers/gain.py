@@ -8,8 +8,6 @@ Gauss-Hermite quadrature.
 Shapes: k draws, c cells, j looks.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,24 +20,24 @@ FURTHEST = 6.0
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(21)
 WEIGHTS, NODES = WEIGHTS[np.abs(NODES) < FURTHEST], NODES[np.abs(NODES) < FURTHEST]
 WEIGHTS /= WEIGHTS.sum()
+TINY = 1e-18
+"""The least variance that is divided by."""
 
 
 def gains(
     cells: Vector,
     looks: Vector,
     noise: Vector,
-    repeats: Sequence[int] = REPEATS,
     *,
     known: NDArray[np.bool_] | None = None,
     opens: Places | None = None,
 ) -> Vector:
-    """Return by how much each look lowers the least mean (j, repeats).
+    """Return by how much each look lowers the least mean, by each number of `REPEATS` (j, repeats).
 
     Args:
         cells: (k, c), draws of what is to be small.
         looks: (k, j), draws of what is looked at, together with those of the cells.
         noise: (j,), standard deviation of one repeat of a look.
-        repeats: of a look.
         known: (c,), whether a cell may be chosen without a look, one at least; None: all may.
         opens: (j,), the cell that each look lets be chosen beside those; None: none.
     """
@@ -49,8 +47,8 @@ def gains(
     if opens is not None:
         own_means, own = cells[:, opens].mean(axis=0), (cells[:, opens] * away).mean(axis=0)
     means, together = chosen.mean(axis=0), chosen.T @ away / len(cells)
-    found = np.empty((looks.shape[1], len(repeats)))
-    for place, count in enumerate(repeats):
+    found = np.empty((looks.shape[1], len(REPEATS)))
+    for place, count in enumerate(REPEATS):
         spread = np.sqrt(np.maximum(variance + noise**2 / count, TINY))
         moves, expected = together / spread, np.zeros(len(spread))
         after = np.empty_like(moves)
@@ -65,7 +63,14 @@ def gains(
     return np.maximum(found, 0.0)
 
 
-TINY = 1e-18
+def most_for_its_cost(worth: Vector, costs: Vector) -> tuple[int, int, float]:
+    """Return the look that lowers the least mean most for its cost, by how many repeats, and by how much.
+
+    worth: from `gains`. costs: (j,), of one repeat; infinity leaves a look out, even if the others are worth nothing.
+    """
+    a_cost = np.where(np.isinf(costs)[:, None], -1.0, worth / REPEATS / costs[:, None])
+    look, place = map(int, np.unravel_index(int(a_cost.argmax()), worth.shape))
+    return look, REPEATS[place], float(worth[look, place])
 
 
 def conditioned(draws: Vector, look: Vector, noise: float, generator: np.random.Generator) -> Vector:

@@ -18,7 +18,7 @@ import numpy as np
 
 from scalestudy.experiments.analysis.answers.beliefs import Beliefs, Place, Recipe, Size
 from scalestudy.experiments.analysis.answers.evidence import Evidence, is_confirmation, number_of
-from scalestudy.experiments.analysis.answers.gain import REPEATS, conditioned, gains
+from scalestudy.experiments.analysis.answers.gain import REPEATS, conditioned, gains, most_for_its_cost
 from scalestudy.experiments.analysis.laws.shrinkage import Vector
 from scalestudy.experiments.analysis.measures.targets import SECONDS_PER_HOUR
 from scalestudy.experiments.analysis.measures.trial import Trial
@@ -252,9 +252,8 @@ class _Deciding:
         costs = np.array([self.priced(cost, int(index < len(recipes))) for index, cost in enumerate(costs.tolist())])
         if (costs[: len(recipes)] > left).all():  # timings alone would never end a budget of trainings
             return "budget"
-        a_cost = np.where((costs > left)[:, None], -1.0, worth / REPEATS / counted[:, None])
-        index, repeats = map(int, np.unravel_index(int(a_cost.argmax()), worth.shape))
-        gain, count = float(worth[index, repeats]), REPEATS[repeats]
+        counted[costs > left] = math.inf
+        index, count, gain = most_for_its_cost(worth, counted)
         if gain <= LEAST_GAIN:  # no look would change the choice: those of the two that compete do
             gain, count = 0.0, 1
             rival = beliefs.rival(beliefs.best, WITHIN)

@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from scalestudy.experiments.analysis.answers.analysis import Analysis, asked
 from scalestudy.experiments.analysis.answers.beliefs import Beliefs, Place, Recipe, Size
 from scalestudy.experiments.analysis.answers.evidence import Evidence, places_of
-from scalestudy.experiments.analysis.answers.gain import REPEATS, conditioned, gains
+from scalestudy.experiments.analysis.answers.gain import conditioned, gains, most_for_its_cost
 from scalestudy.experiments.analysis.answers.judged import why_no_law
 from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.laws.shrinkage import Places, Vector
 from scalestudy.experiments.analysis.measures.cells import Combination, combination_of, settings_of
 from scalestudy.experiments.analysis.measures.parts import Figure, missing, present
 from scalestudy.experiments.analysis.measures.targets import cost_of
+from scalestudy.experiments.analysis.measures.usable import without_timing_runs
 from scalestudy.experiments.plan.plan import Plan, label
 from scalestudy.experiments.spec.search_space import ordered
 
@@ -128,10 +129,10 @@ class _Choosing:
             looks = beliefs.steps[:, recipes] + np.where(apart, 0.0, beliefs.seconds[:, sizes])
             worth = gains(beliefs.logs, looks, noise, known=known, opens=opens)
             worth *= 1 - beliefs.lost.mean(axis=0)[recipes, None]  # one that is lost tells next to nothing
-            best, repeats = map(int, np.unravel_index((worth / REPEATS / spent[:, None]).argmax(), worth.shape))
-            if worth[best, repeats] < LEAST_GAIN:
+            best, repeats, gain = most_for_its_cost(worth, spent)
+            if gain < LEAST_GAIN:
                 return
-            yield self._row(int(cells[best]), had, float(worth[best, repeats]), REPEATS[repeats])
+            yield self._row(int(cells[best]), had, gain, repeats)
             known[opened[best]] = True
             recipe, size = int(recipes[best]), int(sizes[best])
             steps = conditioned(beliefs.steps, beliefs.steps[:, recipe], beliefs.scatter, generator)
@@ -148,17 +149,13 @@ class _Choosing:
         training stands for the same with any num_gpus, the cheapest is enough.
         """
         possible, pooled = set(self.evidence.places), self.evidence.pooled
-        ended: Counter[Recipe] = Counter()
-        diverged: Counter[Recipe] = Counter()
-        for each in self.evidence.trials:
-            if not each.is_timing:
-                ended[Place.of(each).recipe(pooled=pooled)] += 1
-                diverged[Place.of(each).recipe(pooled=pooled)] += each.status == "diverged"
+        lost = [each for each in without_timing_runs(self.evidence.trials) if each.status == "diverged"]
+        diverged = Counter(Place.of(each).recipe(pooled=pooled) for each in lost)
         found, stands = [], set()
         for index in np.argsort(self.worker_seconds, kind="stable").tolist():
             place = self.beliefs.places[index]
             recipe = place.recipe(pooled=pooled)
-            is_lost = diverged[recipe] > 0 and diverged[recipe] >= LOST_SHARE * ended[recipe]
+            is_lost = diverged[recipe] > 0 and diverged[recipe] >= LOST_SHARE * self.evidence.trainings[recipe]
             if place in possible and not is_lost and recipe not in stands:
                 found.append(index)
                 if self._stands_for_all(place):
@@ -222,7 +219,7 @@ class _Seeds:
     @classmethod
     def of(cls, plan: Plan, evidence: Evidence) -> "_Seeds":
         """Take those of the plan and of the trainings that ended."""
-        trained = [trial for trial in evidence.trials if not trial.is_timing]
+        trained = without_timing_runs(evidence.trials)
         of_recipe: dict[Recipe, set[int]] = defaultdict(set)
         for trial in trained:
             of_recipe[Place.of(trial).recipe(pooled=evidence.pooled)].add(trial.seed)

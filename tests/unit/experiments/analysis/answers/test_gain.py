@@ -6,7 +6,7 @@ import statistics
 import numpy as np
 import pytest
 
-from scalestudy.experiments.analysis.answers.gain import REPEATS, conditioned, gains
+from scalestudy.experiments.analysis.answers.gain import REPEATS, conditioned, gains, most_for_its_cost
 
 NORMAL = statistics.NormalDist()
 
@@ -41,15 +41,15 @@ def test_of_two_cells_and_a_look_at_one():
     Δ/s = 0.80100, φ = 0.28946, Φ = 0.21156, worth 0.37453 · 0.28946 - 0.3 · 0.21156 = 0.04494.
     """
     cells = drawn((1.0, 0.0), (1.3, 0.4))
-    found = gains(cells, cells[:, 1:], np.array([0.3]), (1, 4))
-    assert found == pytest.approx(np.array([[0.02999, 0.04494]]), rel=0.05)
+    once, _, four_times, _ = gains(cells, cells[:, 1:], np.array([0.3]))[0]
+    assert [once, four_times] == pytest.approx([0.02999, 0.04494], rel=0.05)
     assert [closed_form(0.3, 0.32), closed_form(0.3, 0.374529)] == pytest.approx([0.02999, 0.04494], rel=1e-3)
 
 
 def test_of_two_cells_that_tie():
     """Δ = 0: worth s · φ(0) = 0.32 · 0.39894 = 0.12766, whichever of the two is looked at."""
     cells = drawn((2.0, 0.4), (2.0, 0.0))
-    assert gains(cells, cells[:, :1], np.array([0.3]), (1,)) == pytest.approx(0.12766, rel=0.05)
+    assert gains(cells, cells[:, :1], np.array([0.3]))[0, 0] == pytest.approx(0.12766, rel=0.05)
 
 
 def test_what_cells_have_in_common_tells_them_not_apart():
@@ -66,10 +66,10 @@ def test_a_look_may_also_add_the_cell_to_those_that_can_be_chosen():
     """
     cells, known = drawn((1.0, 0.0), (0.8, 0.4)), np.array([True, False])
     noise, look = np.array([0.3]), cells[:, 1:]
-    opened = gains(cells, look, noise, (1,), known=known, opens=np.array([1]))
-    assert opened == pytest.approx(0.2 + closed_form(0.2, 0.32), rel=0.05)
-    assert gains(cells, look, noise, (1,), known=known) == pytest.approx(0, abs=1e-12)
-    assert gains(cells, look, noise, (1,)) == pytest.approx(closed_form(0.2, 0.32), rel=0.05)
+    opened = gains(cells, look, noise, known=known, opens=np.array([1]))
+    assert opened[0, 0] == pytest.approx(0.2 + closed_form(0.2, 0.32), rel=0.05)
+    assert gains(cells, look, noise, known=known) == pytest.approx(0, abs=1e-12)
+    assert gains(cells, look, noise)[0, 0] == pytest.approx(closed_form(0.2, 0.32), rel=0.05)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -78,6 +78,14 @@ def test_more_repeats_are_worth_no_less_and_nothing_is_worth_less_than_nothing(s
     assert (found >= 0).all()
     assert (np.diff(found, axis=1) >= -1e-12).all()
     assert (found[:, -1] > 0).any()
+
+
+def test_of_looks_that_tell_as_much_the_cheaper_is_worth_most_and_one_beyond_the_budget_nothing():
+    """4.0 ÷ (8 · 2) = 0.25 is less than 0.4 ÷ (1 · 1) = 0.4; at half the cost it is 0.5."""
+    worth = np.array([[0.1, 0.2, 0.3, 4.0], [0.4, 0.5, 0.6, 0.7], [9.0, 9.0, 9.0, 9.0]])
+    assert most_for_its_cost(worth, np.array([2.0, 1.0, np.inf])) == (1, 1, 0.4)
+    assert most_for_its_cost(worth, np.array([1.0, 1.0, np.inf])) == (0, 8, 4.0)
+    assert most_for_its_cost(np.array([[9.0] * 4, [0.0] * 4]), np.array([np.inf, 1.0])) == (1, 1, 0.0)
 
 
 @pytest.mark.parametrize("seed", range(5))

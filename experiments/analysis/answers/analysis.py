@@ -18,7 +18,7 @@ from scalestudy.experiments.analysis.measures.parts import Figure, missing
 from scalestudy.experiments.analysis.measures.progress import Progress, with_updates
 from scalestudy.experiments.analysis.measures.scaling import Bases, scaling_part, timing_rows
 from scalestudy.experiments.analysis.measures.trial import Line, Trial
-from scalestudy.experiments.analysis.measures.usable import TIMED, usable
+from scalestudy.experiments.analysis.measures.usable import usable
 from scalestudy.experiments.plan.plan import Plan
 from scalestudy.experiments.spec.study_spec import StudySpec
 
@@ -72,13 +72,8 @@ class Analysis:
             self.cells,
             include_flagged=self._include_flagged,
             pools=pools,
-            timing_runs=self.timing_runs if self.plan.is_adaptive else None,
+            timing_runs=self.usable.timing_runs if self.plan.is_adaptive else None,
         )
-
-    @property
-    def timing_runs(self) -> list[Trial]:
-        """The timing runs that came to their end."""
-        return [trial for trial in self.trials if trial.is_timing and trial.status in TIMED]
 
     def times(self, target: float) -> TargetTimes:
         """Return the times of all cells to a target."""

@@ -47,10 +47,11 @@ class Evidence:
         places, metric = list(places_of(spec)), StudyMetric.of(spec.workload)
         trials = sorted(known.trials, key=number_of)  # however they came
         explored = _with_lost([trial for trial in trials if not is_confirmation(trial)], spec)
+        known = replace(known, trials=tuple(explored))
         posterior = Posterior(
             spec,
-            gather(plan, replace(known, trials=tuple(explored)), metric),
-            timing_runs=[trial for trial in explored if trial.is_timing and trial.status in TIMED],
+            gather(plan, known, metric),
+            timing_runs=known.timing_runs,
             untried=sorted({place.recipe(pooled=True) for place in places}),
         )
         if before is not None:
@@ -183,7 +184,7 @@ class Evidence:
 
     def distance(self, trial: Trial) -> float:
         """Return how far a training came, by its best value: the less the nearer; infinity if it diverged."""
-        metric = StudyMetric.of(self.spec.workload)
+        metric = self.posterior.metric
         orders = [metric.order(value) for value in test_values(trial, metric)]
         return min(orders, default=math.inf) if trial.status in TIMED else math.inf
 

@@ -217,8 +217,7 @@ class _Deciding:
     def without_first(self) -> Over | None:
         """Return why no training is tried as long as none has reached the target; None: one may be."""
         evidence = self.evidence
-        runs = [trial for trial in evidence.trials if trial.is_timing]
-        no_run_ended = bool(runs) and not any(trial.status in TIMED for trial in runs)
+        no_run_ended = evidence.timings and not evidence.posterior.timing_runs
         if no_run_ended or (evidence.posterior.combinations and evidence.timed is None):
             return Over(why="untimed")
         if not evidence.places:

@@ -41,6 +41,11 @@ class Usable:
     ended: frozenset[str]  # ids in all lines, those that are left out too
     left_out: int  # number of lines
 
+    @property
+    def timing_runs(self) -> list[Trial]:
+        """The timing runs that came to their end."""
+        return [trial for trial in self.trials if trial.is_timing and trial.status in TIMED]
+
 
 def usable(lines: Sequence[Line] | Usable) -> Usable:
     """Read the lines with an id, a known status and whole parameters.

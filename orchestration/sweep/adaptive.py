@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.answers.evidence import Evidence
 from scalestudy.experiments.analysis.answers.next_look import Decision, Over, Room, Wanted, decide, needs_quiet
-from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.plan.plan import TrialPlan, make_plan
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.groups.events import line_of
 from scalestudy.orchestration.sweep.search import Suggestion
+from scalestudy.orchestration.sweep.stopping import Stopping
 from scalestudy.training.records import EpochRecord
 
 
@@ -31,7 +30,7 @@ class AdaptiveTrials:
         self._lines: dict[str, dict[str, Any]] = {}  # of trials that ended
         self._trials: dict[str, TrialPlan] = {}
         self._evidence: Evidence | None = None
-        self._decided: tuple[tuple[int, int, tuple[str, ...]], Decision] | None = None
+        self._decided: tuple[tuple[int, tuple[str, ...]], Decision] | None = None  # until a trial ends
 
     def next(self) -> Suggestion | None:
         """Return the next look; None: it comes after another's end, or never."""
@@ -51,7 +50,7 @@ class AdaptiveTrials:
     def _decision(self) -> Decision:
         """Return what comes next, decided once for the same ends and running trials: Tune asks many times a second."""
         room = self._room()
-        key = (len(self._lines), room.workers, tuple(self._running))
+        key = room.workers, tuple(self._running)
         if self._decided is None or self._decided[0] != key:
             known = Analysis(self._spec, self._plan, list(self._lines.values())).usable
             self._evidence = Evidence.of(self._spec, self._plan, known, self._evidence)
@@ -78,26 +77,9 @@ class AdaptiveTrials:
         self._decided = None
 
 
-class LookLimits:
-    """The rule that ends a training where its prediction ends. It says the same in a resumed study."""
+class LookLimits(Stopping):
+    """The rule that ends a training where its prediction ends."""
 
-    def __init__(self, spec: StudySpec) -> None:
-        """Make the rule of a study."""
-        self.stopped: dict[str, int] = {}  # trial → evaluation after which it was stopped
-        self._metric, self._target = StudyMetric.of(spec.workload), spec.stop_target
-        self._values: dict[str, list[float]] = {}  # by trial, one an evaluation
-
-    def stops(self, trial: TrialPlan, record: EpochRecord) -> bool:
-        """Return whether a trial stops after an evaluation. One that has reached its target ends by itself."""
-        trial_id, look = trial.trial_id, trial.look
-        if trial_id in self.stopped:
-            return True
-        values = self._values.setdefault(trial_id, [])
-        if math.isfinite(record.test_metric):
-            values.append(record.test_metric)
-        if look is None or look.evaluations is None or record.epoch < look.evaluations:
-            return False
-        if self._target is not None and self._metric.arrival(values, self._target) is not None:
-            return False
-        self.stopped[trial_id] = record.epoch
-        return True
+    def _ends(self, trial: TrialPlan, record: EpochRecord) -> bool:
+        limit = trial.look.evaluations if trial.look else None
+        return limit is not None and record.epoch >= limit

@@ -3,8 +3,7 @@
 A trial that is among the worst at a rung – an evaluation after which a share of the trials goes on – is stopped there.
 If a target is listed, the time to it decides, and only trials of the same kind are compared: with a larger batch an
 epoch has fewer steps and takes other seconds, so the metric after equally many epochs does not show which batch size
-reaches the target sooner. `Asha` knows a trial by our id, which is the same in every run of a study. So a resumed study
-replays the past, and `Asha` decides as it would have.
+reaches the target sooner. A resumed study replays the past, and `Asha` decides as it would have.
 """
 
 from __future__ import annotations
@@ -14,55 +13,42 @@ from collections import defaultdict
 
 import numpy as np
 
-from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.plan.plan import TrialPlan, step_params, without
 from scalestudy.experiments.spec.search_space import cell_key
 from scalestudy.experiments.spec.study_spec import StudySpec
+from scalestudy.orchestration.sweep.stopping import Stopping
 from scalestudy.training.records import EpochRecord
 
 
-class Asha:
+class Asha(Stopping):
     """The rule that decides after each evaluation whether a trial goes on."""
 
     def __init__(self, spec: StudySpec) -> None:
         """Make the ASHA that a spec asks for."""
+        super().__init__(spec)
         search = spec.search
-        self.stopped: dict[str, int] = {}  # trial → evaluation after which it was stopped
-        self._metric = StudyMetric.of(spec.workload)
         self._like_with_like = spec.hardest_target is not None
-        self._stop_target = spec.stop_target
         self._last = spec.evaluations
         self._reduction = search.reduction
         steps = range(math.ceil(math.log(self._last, search.reduction)) + 1)
         rungs = [search.grace_epochs * search.reduction**step for step in steps]
         self._rungs = [rung for rung in rungs if rung < self._last]
-        self._values: dict[str, list[float]] = defaultdict(list)  # by trial, one an evaluation
         self._judged: set[tuple[int, str]] = set()  # (rung, trial)
         self._come: dict[tuple[int, str], dict[str, float]] = defaultdict(dict)  # (rung, kind) → training → value
 
-    def stops(self, trial: TrialPlan, record: EpochRecord) -> bool:
-        """Return whether a trial stops after an evaluation.
+    def _ends(self, trial: TrialPlan, record: EpochRecord) -> bool:
+        """Return whether a trial is among the worst at a rung.
 
-        The last evaluation is no rung. One without a finite value is skipped; the next one with a value is judged. A
-        training that ends at its target by itself is not stopped.
+        The last evaluation is no rung. One without a finite value is skipped; the next one with a value is judged.
         """
         trial_id, value = trial.trial_id, record.test_metric
-        if trial_id in self.stopped:
-            return True
         if not math.isfinite(value):
             return False
-        self._values[trial_id].append(value)
         rung = max((rung for rung in self._rungs if rung <= record.epoch), default=None)
         if rung is None or record.epoch >= self._last or (rung, trial_id) in self._judged:
             return False
-        target = self._stop_target
-        if target is not None and self._metric.arrival(self._values[trial_id], target) is not None:
-            return False
         self._judged.add((rung, trial_id))
-        if self._goes_on(rung, trial, -self._metric.order(value)):
-            return False
-        self.stopped[trial_id] = record.epoch
-        return True
+        return not self._goes_on(rung, trial, -self._metric.order(value))
 
     def _goes_on(self, rung: int, trial: TrialPlan, value: float) -> bool:
         """Return whether it is among the best of the trainings that have reached a rung. value: more is better.

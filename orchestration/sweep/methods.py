@@ -9,9 +9,8 @@ from scalestudy.experiments.plan.plan import Plan
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.sweep.adaptive import AdaptiveTrials, LookLimits
 from scalestudy.orchestration.sweep.asha import Asha
-from scalestudy.orchestration.sweep.search import Past, PlannedTrials, Search, Stopping, TpeTrials, TrialSource
-
-ALONE = Room(workers=1)
+from scalestudy.orchestration.sweep.search import Past, PlannedTrials, Search, TpeTrials, TrialSource
+from scalestudy.orchestration.sweep.stopping import Stopping
 
 
 def search_for(
@@ -19,7 +18,7 @@ def search_for(
     plan: Plan,
     past: Past = (),
     *,
-    room: Callable[[], Room] = lambda: ALONE,
+    room: Callable[[], Room] = lambda: Room(workers=1),
     over: Callable[[Over], None] = lambda _: None,
 ) -> Search:
     """Return the search that a spec asks for, after the events of earlier runs.

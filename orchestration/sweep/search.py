@@ -25,7 +25,7 @@ from scalestudy.orchestration.groups.events import (
     Suggested,
     TrialError,
 )
-from scalestudy.training.records import EpochRecord
+from scalestudy.orchestration.sweep.stopping import Stopping
 
 logger = logging.getLogger(__name__)
 
@@ -65,17 +65,6 @@ class TrialSource(Protocol):
 
     def reopened(self, trial_id: str) -> None:
         """Take an ended trial that runs again."""
-        ...
-
-
-class Stopping(Protocol):
-    """The rule that ends trainings early."""
-
-    stopped: dict[str, int]
-    """By trial, the evaluation after which it was stopped."""
-
-    def stops(self, trial: TrialPlan, record: EpochRecord) -> bool:
-        """Return whether a trial stops after an evaluation; once it does, it always does."""
         ...
 
 

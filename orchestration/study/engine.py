@@ -148,13 +148,16 @@ class Engine:
         """
         if self._grown is None:
             return math.inf
-        nodes = self.host.room or self._room.nodes
-        return schedule.concurrency(self._sizes, replace(self._room, nodes=tuple(nodes))) + 1
+        return schedule.concurrency(self._sizes, self._room_now) + 1
 
     @property
     def slots(self) -> int:
         """The number of workers that run at a time, by what the cluster is now; 1 if one trial has it to itself."""
-        return 1 if self._room.exclusive else replace(self._room, nodes=tuple(self.host.room or self._room.nodes)).slots
+        return 1 if self._room.exclusive else self._room_now.slots
+
+    @property
+    def _room_now(self) -> schedule.Room:
+        return replace(self._room, nodes=tuple(self.host.room or self._room.nodes))
 
     @property
     def cluster_ends(self) -> str | None:

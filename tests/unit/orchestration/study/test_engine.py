@@ -22,8 +22,9 @@ def test_while_a_cluster_grows_one_trial_waits_beyond_those_with_room():
     def at_a_time(grown, *slots):
         nodes = [Node(node_id=str(number), slots=count) for number, count in enumerate(slots)]
         room = schedule.Room(nodes=(), exclusive=False, trials_per_group=9)
-        engine = SimpleNamespace(_grown=grown, _sizes=[2, 4], _room=room, host=SimpleNamespace(room=nodes))
-        return Engine._at_a_time(engine)
+        engine = object.__new__(Engine)  # starts nothing
+        vars(engine).update(_grown=grown, _sizes=[2, 4], _room=room, host=SimpleNamespace(room=nodes))
+        return engine._at_a_time()
 
     grown = Grown(machines=9, slots=18, largest_group=18)
     assert [at_a_time(grown), at_a_time(grown, 2), at_a_time(grown, 2, 2, 2)] == [2, 2, 4]

@@ -183,7 +183,7 @@ def estimate(
         timed_alone: whether timing runs follow, as after a factorised sweep.
     """
     trials, parts, coming = list(plan.trials), plan.factorised, plan.to_suggest
-    if coming and coming.method == "adaptive":
+    if plan.is_adaptive:
         return None
     if coming:
         trials = list(itertools.islice(itertools.cycle(corners), coming.trials)) if corners else []

@@ -112,7 +112,7 @@ def plan_study(
     trials = known_trials(spec, plan)
     cluster = machines(spec.resources, slots, nodes, logical_cpus(plan, spec))
     device, threads = choose_device(spec.resources.device, cluster), spec.resources.cpus_per_worker
-    if measure and spec.search.method == "adaptive":
+    if measure and plan.is_adaptive:
         problem = f"--measure: {spec.name} searches adaptively, and times its trainings itself"
         raise RequestError(problem, "plan without --measure")
     if measure:
@@ -163,7 +163,7 @@ def what_is_left(study: PreparedStudy) -> tuple[StudySpec, Plan, str]:
     verb = "has ended and does" if len(ended) == 1 else "have ended and do"
     words = f"{plural(len(ended), 'trial')} of {study.folder.address} {verb} not run again"
     if study.plan.to_suggest or study.plan.factorised:
-        counts = "the budget counts" if study.spec.search.method == "adaptive" else "the figures count"
+        counts = "the budget counts" if study.plan.is_adaptive else "the figures count"
         return study.spec, study.plan, f"{words}; {counts} them too"
     left = tuple(trial for trial in study.plan.trials if trial.trial_id not in study.history.ended)
     if not left:

@@ -240,7 +240,7 @@ def _refuse_change(before: PreparedStudy, spec: StudySpec, plan: Plan, where: st
             raise RequestError(problem, f"give budget.{key}: {least:.10g} or more, or run a new study")
     changed = [part for part in SUGGESTED_FROM if getattr(spec, part) != getattr(before.spec, part)]
     if plan.to_suggest and changed:
-        more = "budget" if plan.to_suggest.method == "adaptive" else "search.samples"
+        more = "budget" if plan.is_adaptive else "search.samples"
         remedy = f"change nothing but {more}: the search continues in the same space"
         raise RequestError(f"{where}: {', '.join(changed)}: differs from the study's spec", remedy)
     stopped = [line for line in before.history.ended.values() if line["status"] == "at_target"]

@@ -261,8 +261,8 @@ def rehearse_study(
     sizes = plan.factorised.sizes if plan.factorised else ()  # each training is also timed with all of these
     timed = [at_size(trial, size) for trial in trials for size in sizes if size != trial.num_gpus]
     kinds = kinds_of([*trials, *timed])
-    drawn = plan.to_suggest is not None and plan.to_suggest.method != "adaptive"  # `trials` are all its places
-    ranges = spec.sweep.ranges() if drawn else {}
+    draws = plan.to_suggest and not plan.is_adaptive  # of an adaptive search `trials` are all its places
+    ranges = spec.sweep.ranges() if draws else {}
     order = {
         "modules": modules_of(spec),
         "ranges": {DIVIDING[key]: [each.low, each.high] for key, each in ranges.items() if key in DIVIDING},

@@ -385,7 +385,7 @@ def _can_not_be_adaptive(spec: StudySpec) -> Iterator[Finding]:
         yield "targets.accuracy", ABSENT, "is missing, and an adaptive search needs a target", remedy
     if spec.targets.stop is False:
         message = "does not go with an adaptive search, whose trainings end at the target"
-        yield "targets.stop", False, message, f"set stop: auto, or {GRID_INSTEAD.removeprefix('set ')}"
+        yield "targets.stop", False, message, "set stop: auto, or search.method: grid"
     fixed = {
         **{key: list(values) for key, values in sweep.lists().items() if len(values) > 1},
         **{key: values.model_dump() for key, values in sweep.ranges().items()},

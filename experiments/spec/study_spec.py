@@ -94,9 +94,11 @@ class StudySpec(Section):
 
     @property
     def needs_exact(self) -> bool:
-        """Whether a training must be the same at every num_gpus, since one stands for those with the others."""
-        search = self.search
-        return search.method == "adaptive" or (search.method == "factorised" and not search.allow_inexact)
+        """Whether the model must train the same at every num_gpus: one training stands for those with the others.
+
+        Of a Ray Train loop, `workload.exact` says it.
+        """
+        return self.trains_for_all and not (self.search.allow_inexact or self.workload.loop)
 
     @property
     def hardest_target(self) -> float | None:

@@ -134,7 +134,7 @@ def plan_study(
         models = inspect_models([trial for trial in trials if trial.workload not in unbuilt], root)
     if measure:
         timings = [measure_cells(trials, root, device=device, threads=threads), *timings]
-    rule = trainings_rule(spec.resources, device, factorised=spec.trains_for_all)
+    rule = trainings_rule(spec.resources, device, trains_for_all=spec.trains_for_all)
     fresh_workers = bool(spec.workload.loop) or (rehearsal is not None and bool(rehearsal.fresh_workers))
     room = room_of(spec, rule, device, cluster, fresh_workers=fresh_workers)
     cost = estimate(plan, LastTimings(timings), corners=trials, timed_alone=rule == "packed, then timed")

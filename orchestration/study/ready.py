@@ -78,7 +78,7 @@ def get_ready(
     is_new = fingerprint is None or bool(study.changed_since(fingerprint))
     rehearsed = _rehearse(study, data_root, say) if rehearsal and is_new else NOT_REHEARSED
     if is_new:
-        if spec.needs_exact and not spec.workload.loop:
+        if spec.needs_exact:
             say(f"a check that {spec.workload.model} trains the same at every num_gpus")
         check_exact(spec, trials, data_root)
     tracking = resolve_address(spec.tracking.uri)
@@ -107,7 +107,7 @@ def get_ready(
     node_checks.check_devices(nodes, trains_on, values_in(spec, "train.precision"))
     if True in values_in(spec, "train.cuda_graph"):
         node_checks.check_graphs(trains_on)
-    rule = trainings_rule(spec.resources, device, factorised=spec.trains_for_all)
+    rule = trainings_rule(spec.resources, device, trains_for_all=spec.trains_for_all)
     if study.state != "started":
         check_storage(study.folder, cluster)
     return Ready(
@@ -213,10 +213,10 @@ def check_configs(trials: Iterable[TrialPlan], data_root: Path) -> None:
 def check_exact(spec: StudySpec, trials: Iterable[TrialPlan], data_root: Path) -> None:
     """Check that the model trains the same at every num_gpus where the study needs it. Raises RequestError.
 
-    The name of a user's model does not show it. So the model is built and tried here, on a few examples. Of a Ray Train
-    loop, the spec says it. trials: of `known_trials`.
+    The name of a user's model does not show it. So the model is built and tried here, on a few examples. trials: of
+    `known_trials`.
     """
-    if not spec.needs_exact or spec.workload.loop:
+    if not spec.needs_exact:
         return
     from scalestudy.training.loop.exactness import why_inexact
 

@@ -33,13 +33,13 @@ def timing_rule(resources: Resources, device: str) -> Rule:
     return "exclusive" if resources.exclusive else "packed"
 
 
-def trainings_rule(resources: Resources, device: str, *, factorised: bool) -> Rule:
+def trainings_rule(resources: Resources, device: str, *, trains_for_all: bool) -> Rule:
     """Return how the trials of a study's sweep share a machine.
 
-    A factorised study does not use the durations of its trainings. So they run side by side on a CPU too, unless the
-    spec decides.
+    Where a training stands for the same with every num_gpus (`StudySpec.trains_for_all`), its duration is not used. So
+    trainings run side by side on a CPU too, unless the spec decides.
     """
-    if factorised and resources.exclusive is not True:
+    if trains_for_all and resources.exclusive is not True:
         return "packed, then timed"
     return timing_rule(resources, device)
 

@@ -194,5 +194,5 @@ def test_the_rule(exclusive, device, rule):
 )
 def test_trainings_whose_times_do_not_count_run_side_by_side(exclusive, device, rule):
     resources = Resources(exclusive=exclusive)
-    assert trainings_rule(resources, device, factorised=True) == rule
-    assert trainings_rule(resources, device, factorised=False) == timing_rule(resources, device)
+    assert trainings_rule(resources, device, trains_for_all=True) == rule
+    assert trainings_rule(resources, device, trains_for_all=False) == timing_rule(resources, device)

@@ -27,8 +27,9 @@ from pathlib import Path
 
 import numpy as np
 
+from scalestudy.experiments.analysis.answers.next_look import WITHIN
 from tests.bench.held_out import held_out_seed
-from tests.support.adaptive_worlds import Searched, asha_factorised, grid_regret, random_regret
+from tests.support.adaptive_worlds import Searched, asha_factorised, grid_regret, random_regret, worker_seconds
 from tests.support.tables import Part, Rows
 from tests.support.worlds import World
 
@@ -37,7 +38,6 @@ SHARES = {0.05: 0.06, 0.1: 0.12, 0.2: 0.24}
 DRAWS = "SCALESTUDY_DRAWS"
 """The variable of the environment that says how many worlds of each stratum are drawn; 1000 if it does not."""
 FEW_DRAWS = 1
-NEAR = 0.05
 BINS = (0.0, 0.5, 0.8, 0.9, 0.95, 1.0)
 HEADER = [
     "noise",
@@ -68,7 +68,7 @@ OTHERS = [
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """What a search did in a world, and what else would have been found there. Costs over the grid's."""
+    """What a search did in a world, and what else would have been found there."""
 
     spent: float  # worker-seconds
     grid: float  # the same of the grid
@@ -89,11 +89,10 @@ def _draw(seed: int, noise: float, bent: bool, swapped: bool, number: int) -> Dr
     world = World.draw(generator, noise=noise, seeds=3, bend=bent, wide=True, swapped=swapped)
     searched = Searched(world=world, share=SHARES[noise]).run()
     cheap = asha_factorised(searched)
-    confirmed = searched.of_kind("confirmation")
     return Drawn(
         spent=searched.worker_seconds,
         grid=searched.grid_worker_seconds,
-        confirmation=math.fsum(line["wall_seconds"] * line["params"]["num_gpus"] for line in confirmed),
+        confirmation=worker_seconds(searched.of_kind("confirmation")),
         regret=searched.regret,
         probability=searched.probability or 0.0,
         sure=searched.over is not None and searched.over.why == "sure",
@@ -126,7 +125,7 @@ def _named(stratum: tuple[float, bool, bool]) -> list[str]:
 
 
 def _right(regrets: Sequence[float]) -> str:
-    return f"{np.mean([each <= NEAR for each in regrets]):.1%}"
+    return f"{np.mean([each <= WITHIN for each in regrets]):.1%}"
 
 
 def _far(regrets: Sequence[float]) -> str:

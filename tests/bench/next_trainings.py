@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from scalestudy.experiments.analysis.answers.next_look import WITHIN
 from tests.bench.held_out import held_out_seed
 from tests.support.next_worlds import RULES, Begun, Promise, promises
 from tests.support.tables import Part, Rows
@@ -31,7 +32,6 @@ STRATA = list(itertools.product(NOISES, (False, True)))
 DRAWS, FEW_DRAWS = 40, 1
 SHARE = 0.5
 """Of the worker-seconds of the trials that ran, which a rule may spend."""
-NEAR = 0.05
 LOOKS = 2
 """Trainings of a draw whose promises are held against what they told."""
 HEADER = [
@@ -59,7 +59,7 @@ class Spent:
 
     @property
     def is_right(self) -> bool:
-        return self.regret <= NEAR
+        return self.regret <= WITHIN
 
 
 def spent_by_rule(seed: int, draw: int) -> list[dict[str, Spent]]:

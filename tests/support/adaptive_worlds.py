@@ -19,7 +19,7 @@ from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.answers.evidence import Evidence
 from scalestudy.experiments.analysis.answers.next_look import WITHIN, Over, Room, Wanted, decide
 from scalestudy.experiments.analysis.measures.parts import present
-from scalestudy.experiments.plan.plan import TrialPlan, make_plan
+from scalestudy.experiments.plan.plan import Plan, TrialPlan, make_plan
 from scalestudy.experiments.plan.timing_runs import TIMED_SECONDS, timed_steps, timing_trials
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.sweep.asha import Asha
@@ -118,28 +118,24 @@ class Searched:
     @property
     def worker_seconds(self) -> float:
         """What all looks took."""
-        return math.fsum(line["wall_seconds"] * line["params"]["num_gpus"] for line in self.lines)
+        return worker_seconds(self.lines)
 
     @property
     def chosen(self) -> Place | None:
         """The cell that the search chose."""
-        confirmed = [line for line in self.lines if line["look"]["kind"] == "confirmation"]
+        confirmed = self.of_kind("confirmation")
         return place_of(confirmed[0]["params"]) if confirmed else None
 
     @property
     def probability(self) -> float | None:
         """Of its being near the best, by the search."""
-        confirmed = [line["look"] for line in self.lines if line["look"]["kind"] == "confirmation"]
-        return confirmed[0]["probability"] if confirmed else None
+        confirmed = self.of_kind("confirmation")
+        return confirmed[0]["look"]["probability"] if confirmed else None
 
     @property
     def regret(self) -> float:
-        """By how much longer the chosen cell takes than the best, as a share; infinite without a choice."""
-        return (
-            math.inf
-            if self.chosen is None
-            else self.world.seconds(self.chosen) / self.world.seconds(self.world.best) - 1
-        )
+        """Of the chosen cell."""
+        return self.world.regret(self.chosen)
 
     @property
     def is_right(self) -> bool:
@@ -176,7 +172,7 @@ def timing_line(trial: TrialPlan, step: float, start: float) -> dict[str, Any]:
 
 def grid_regret(world: World) -> float:
     """The regret of the cell that the whole grid's study names fastest."""
-    return _regret(world, world.trials())
+    return _regret(world, world.spec, world.plan, world.trials())
 
 
 def random_regret(searched: Searched) -> float:
@@ -191,7 +187,7 @@ def random_regret(searched: Searched) -> float:
         if spent > searched.worker_seconds:
             break
         kept.append(trial)
-    return _regret(world, kept)
+    return _regret(world, world.spec, world.plan, kept)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,12 +226,15 @@ def asha_factorised(searched: Searched) -> Cheap:
         start = COLD_START if trial.num_gpus not in sizes else 0.0
         sizes.add(trial.num_gpus)
         lines.append(timing_line(trial, step, start))
-    spent = math.fsum(line["wall_seconds"] * line["params"]["num_gpus"] for line in lines)
+    return Cheap(worker_seconds=worker_seconds(lines), regret=_regret(world, spec, plan, lines))
+
+
+def worker_seconds(lines: Sequence[Mapping[str, Any]]) -> float:
+    """What the trials of some lines took."""
+    return math.fsum(line["wall_seconds"] * line["params"]["num_gpus"] for line in lines)
+
+
+def _regret(world: World, spec: StudySpec, plan: Plan, lines: Sequence[dict[str, Any]]) -> float:
+    """The regret of the cell that a study names fastest."""
     found = recommend(spec, plan, lines)["fastest"]
-    regret = world.seconds(place_of(found["params"])) / world.seconds(world.best) - 1 if present(found) else math.inf
-    return Cheap(worker_seconds=spent, regret=regret)
-
-
-def _regret(world: World, trials: Sequence[dict[str, Any]]) -> float:
-    found = recommend(world.spec, world.plan, trials)["fastest"]
-    return world.seconds(place_of(found["params"])) / world.seconds(world.best) - 1 if present(found) else math.inf
+    return world.regret(place_of(found["params"]) if present(found) else None)

@@ -68,9 +68,8 @@ class Begun:
 
     @property
     def regret(self) -> float:
-        """By how much longer it takes than the best of all cells, as a share, at most 1; 1 without a choice."""
-        world, chosen = self.world, self.chosen
-        return 1.0 if chosen is None else min(world.seconds(chosen) / world.seconds(world.best) - 1, 1.0)
+        """Of the chosen cell, at most 1."""
+        return min(self.world.regret(self.chosen), 1.0)
 
     def spend(self, trainings: Iterator[Training], worker_seconds: float) -> Self:
         """The study once a rule's trainings have run, the last of which begins before so much is spent."""

@@ -33,9 +33,9 @@ SHAPE = math.log((CEILING - FLOOR) / (CEILING - TARGET))
 DEVIATION = 0.05
 """Standard deviation of a cell's time from the laws, half of its variance in the steps, half in the step time."""
 JUMP = 1.5
+"""Over the law, of the steps with few examples a worker."""
 KNEE = 2.0
 """Of the swapped form: steps are S_min (1 + (B_crit/B)^2)^(1/2)."""
-"""Over the law, of the steps with few examples a worker."""
 BROKEN_BY = 0.35
 """How far apart seeds diverge, or stay on a plateau, in octaves of the rate."""
 LONGEST_WARM_UP = 0.5
@@ -211,6 +211,10 @@ class World:
         if epochs >= EPOCHS - 1:
             return math.inf
         return self._shape(place) * self._factor + self.warm_up_seconds(*place[:2])
+
+    def regret(self, place: Place | None) -> float:
+        """By how much longer a cell takes than the best, as a share; infinite without a cell."""
+        return math.inf if place is None else self.seconds(place) / self.seconds(self.best) - 1
 
     def warm_up_seconds(self, num_gpus: int, batch_size: int) -> float:
         """By how much the first epoch takes longer."""

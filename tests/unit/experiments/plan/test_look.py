@@ -1,6 +1,7 @@
 """What a look says of itself as plain data, and where it is kept."""
 
 import json
+from dataclasses import replace
 
 from scalestudy.experiments.plan.look import Look
 from scalestudy.experiments.plan.plan import Plan, cell_trial, make_plan
@@ -9,13 +10,6 @@ from tests.support.looks import TEXT
 from tests.support.synthetic_studies import spec_of
 
 LOOK = Look(number=7, kind="training", evaluations=9, gain=0.031, repeats=4, row=2, worker_seconds=12.5, best="a")
-
-
-def looked_at():
-    """A trial that an adaptive search asked for."""
-    spec = spec_of(TEXT)
-    trial = cell_trial(spec, stated_places(spec)[0], 3)
-    return spec, type(trial)(**{**vars(trial), "look": LOOK})
 
 
 def test_a_look_is_read_back_from_its_plain_data():
@@ -29,14 +23,9 @@ def test_a_look_of_a_newer_version_is_read_without_what_is_new():
 
 
 def test_a_plan_keeps_why_its_trials_were_asked_for():
-    spec, trial = looked_at()
+    spec = spec_of(TEXT)
+    trial = replace(cell_trial(spec, stated_places(spec)[0], 3), look=LOOK)
     plan = make_plan(spec).with_trials([trial])
     again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())))
     assert again == plan
     assert again.trials[0].look == LOOK
-
-
-def test_a_look_changes_no_trial_s_id():
-    """A seed of a cell is the same training, whoever asks for it."""
-    spec, trial = looked_at()
-    assert trial.trial_id == cell_trial(spec, stated_places(spec)[0], 3).trial_id

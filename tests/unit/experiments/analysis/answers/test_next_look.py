@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -406,14 +407,10 @@ def test_a_row_goes_on_beside_its_first_look_where_there_are_workers(halfway):
     halfway.room = FOUR
     halfway.start()
     begun = halfway.running.pop()
-    halfway.running.append(type(begun)(**{**vars(begun), "look": _with_row(begun.look, 2)}))
+    halfway.running.append(replace(begun, look=replace(begun.look, row=2)))
     again = halfway.start()
     assert recipe_of(again) == recipe_of(begun)
     assert again.seed == begun.seed + 1
-
-
-def _with_row(look, row):
-    return type(look)(**{**vars(look), "row": row})
 
 
 def test_a_row_ends_where_a_look_of_it_failed(halfway):

@@ -76,8 +76,8 @@ class Search(Section):
     """how points of the sweep are chosen
 
     grid: every point. random: some points, drawn before the study starts. tpe: points near the best ones so far.
-    factorised: the grid, but trained with one num_gpus only; steps are timed with all. adaptive: the next training or
-    timing where it tells most about the answer, until that is sure or `budget` is used."""
+    factorised: the grid, but trained with one num_gpus only; steps are timed with all. adaptive: each next training or
+    timing is chosen by how much it tells of the answer, until that is sure or `budget` is used."""
     samples: Count = 20
     """number of points that random and tpe run, each with all seeds; of a smaller space, all"""
     seed: Whole = 0

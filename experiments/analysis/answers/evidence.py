@@ -139,13 +139,16 @@ class Evidence:
         learnt, timed = self.posterior.learnt(self.combination, self.target), self.timed
         if learnt is None:
             return None
-        fates = [
-            (each.rate, each.status == "diverged")
+        fates = {  # of copies on several num_gpus one counts
+            (each.batch_size, each.rate, each.seed, 1 if learnt.pooled else each.num_gpus): (
+                each.rate,
+                each.status == "diverged",
+            )
             for each in self.posterior.trainings(self.combination)
             if each.status == "diverged"
             or math.isfinite(time_to_target(each.curve, self.target, self.posterior.metric))
-        ]
-        return Beliefs.of(places, learnt, timed, fates, by_cost=self.spec.minimises == "cost")
+        }
+        return Beliefs.of(places, learnt, timed, list(fates.values()), by_cost=self.spec.minimises == "cost")
 
     @cached_property
     def evaluation_steps(self) -> dict[int, float]:

@@ -283,14 +283,16 @@ class Timed:
     places: Mapping[tuple[int, int], int]  # of each in `found`, with as few nodes as it was timed on
 
     @classmethod
-    def of(cls, steps: TimedSteps, chance: int = 0) -> "Timed | None":
+    def of(cls, steps: TimedSteps, chance: int = 0, *, untried: bool = False) -> "Timed | None":
         """Estimate the seconds of a step; None if nothing was timed. chance: the seed of the draws.
 
-        Sizes whose timings are all in doubt stand for themselves, unless all sizes are so.
+        Sizes whose timings are all in doubt stand for themselves, unless all sizes are so. untried: whether sizes count
+        that were not timed. Their law takes what is in doubt too, of a num_gpus of which nothing else is known.
         """
         if not steps.sizes:
             return None
-        doubtful = [size.doubtful for size in steps.sizes]
+        sound = {size.num_gpus for size in steps.sizes if not size.doubtful}
+        doubtful = [size.doubtful and (size.num_gpus in sound or not untried) for size in steps.sizes]
         places: dict[tuple[int, int], int] = {}
         for index, size in enumerate(steps.sizes):
             places.setdefault((size.num_gpus, size.batch_size), index)
@@ -365,7 +367,8 @@ class Posterior:
         """Take the cells of a study (`cells.gather`).
 
         include_flagged: fit laws to timings in doubt too. pools: whether the same training with several num_gpus may
-        count as one. timing_runs: as `timed_steps` takes them. untried: as `Learnt.of` takes them.
+        count as one. timing_runs: as `timed_steps` takes them. untried: places that were not trained, which may have
+        sizes that were not timed; as `Learnt.of` takes them.
         """
         self.timing_runs, self._untried = timing_runs, tuple(untried)
         self.spec, self.cells, self._pools = spec, cells, pools
@@ -425,7 +428,8 @@ class Posterior:
     def timed(self, of: str) -> Timed | None:
         """Return the seconds of a combination's steps; None if none was timed."""
         if of not in self._timed:
-            self._timed[of] = Timed.of(self.timed_steps(of), list(self.combinations).index(of))
+            chance = list(self.combinations).index(of)
+            self._timed[of] = Timed.of(self.timed_steps(of), chance, untried=bool(self._untried))
         return self._timed[of]
 
     def timed_steps(self, of: str) -> TimedSteps:

@@ -9,7 +9,7 @@ import pytest
 from scalestudy.experiments.analysis.answers.beliefs import Place, Recipe, Size
 from scalestudy.experiments.analysis.answers.evidence import Evidence, is_confirmation, places_of, rests_short
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from tests.support.looks import SAMPLES, START_SECONDS, TEXT, Looking, end_of, steps_of
+from tests.support.looks import SAMPLES, START_SECONDS, TEXT, Looking, end_of, step_seconds, steps_of
 from tests.support.synthetic_studies import spec_of
 
 
@@ -222,6 +222,25 @@ def test_a_timing_run_takes_its_steps_or_two_seconds_and_what_comes_beside_them(
     warm_up = evidence.spec.train.warm_up_steps
     assert evidence.timing_seconds(1.0) == pytest.approx(max(warm_up, 5) + 60 + START_SECONDS)
     assert evidence.timing_seconds(1e-4) == pytest.approx(2.0 + START_SECONDS)
+
+
+@pytest.mark.parametrize("flags", [[], ["starved"], ["oversubscribed"]])
+def test_untimed_sizes_of_workers_whose_timings_are_all_in_doubt_are_believed_as_slow_as_those(whole, flags):
+    """Two workers take four times as long as one, by disturbed timings: the law of one worker knows nothing of it."""
+    first = {line["params"]["batch_size"]: line for line in whole.lines if line["kind"] == "timing"}
+    lines = [line for line in whole.lines if line["kind"] == "training"][:1]
+    for number, (count, batch) in enumerate([(1, 32), (1, 64), (1, 128), (2, 32), (2, 128)], start=90):
+        seconds = step_seconds(1, batch) * (4 if count == 2 else 1)
+        like = first[min(first)]
+        (epoch,) = like["epochs"]
+        told = {"samples_per_second": batch / seconds, "samples": epoch["steps"] * batch}
+        line = ended_as(like, "finished", number, num_gpus=count, batch_size=batch)
+        epochs = [{**epoch, **told, "train_seconds": epoch["steps"] * seconds}]
+        lines.append({**line, "epochs": epochs, "flags": flags if count == 2 else []})
+    evidence = evidence_of(whole, lines)
+    assert evidence.timed.seconds(2, 64) == pytest.approx(4 * step_seconds(1, 64), rel=0.3)
+    beliefs = evidence.beliefs
+    assert beliefs.places[beliefs.best].num_gpus == 1
 
 
 def test_looks_are_counted_in_whatever_way_they_ended(whole):

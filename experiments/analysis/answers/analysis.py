@@ -182,8 +182,8 @@ def recommend(
         `tie_count` in all. caveats: `{kind, words}`. strong_speedup: of its workers over one at the same batch; null if
         that was not timed. settle: `{label, probability, beside, seeds, worker_seconds}`: so many more seeds of that
         cell, the recommended or a cheaper one, and of the cell `beside` are more likely than not to bring its
-        probability above 0.9 or below 0.1; null if there is no such cell. untrained: label of the cell that an
-        adaptive search believes best, if no training of it has ended; else null.
+        probability above 0.9 or below 0.1; null if there is no such cell. untrained, only where it is so: label
+        of the cell that an adaptive search believes best, of which no training has ended.
     """
     wanted = asked(spec, accuracy=accuracy, price=price, tolerance=tolerance)
     return Analysis(wanted, plan, trials).recommend(max_gpus=max_gpus, by=by)

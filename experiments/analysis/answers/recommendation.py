@@ -108,7 +108,7 @@ def choose(
         metric.choice_key: best,
         "pareto": [option["label"] for option in pareto(options)],
         "settle": settle,
-        "untrained": searched if present(found["recommended"]) and found["recommended"]["label"] != searched else None,
+        **({"untrained": searched} if searched and found["recommended"].get("label", searched) != searched else {}),
         "provisional": any(part["n_seeds"] < ENOUGH_SEEDS for part in used) or not used,
     }
 

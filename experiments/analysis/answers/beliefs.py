@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from scalestudy.experiments.analysis.answers.posterior import Learnt, Timed
+from scalestudy.experiments.analysis.answers.posterior import HALF, Learnt, Timed
 from scalestudy.experiments.analysis.laws.shrinkage import Places, Vector
 from scalestudy.experiments.plan.plan import WithParams
 
-HALF = 0.5
 LOST = math.log(10.0)
 """A cell of which half of the seeds or more are lost takes so much longer (logarithm), as far as its mean goes."""
 WIDTHS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)

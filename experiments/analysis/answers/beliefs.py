@@ -7,7 +7,7 @@ Shapes: k draws, c cells, r recipes, s sizes.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from scalestudy.experiments.analysis.laws.shrinkage import Places, Vector
 from scalestudy.experiments.plan.plan import WithParams
 
 LOST = math.log(10.0)
-"""A cell of which half of the seeds or more are lost takes so much longer (logarithm), as far as its mean goes."""
+"""A cell of which half of the seeds or more miss the target takes so much longer (logarithm), for its mean."""
 WIDTHS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 """Octaves of the rate over which the share of lost seeds may rise from a half to five in six."""
 GRID = 0.05
@@ -79,6 +79,7 @@ class Beliefs:
     sizes: tuple[Size, ...]  # (s,)
     steps: Vector  # (k, r), of trainings that reach the target
     lost: Vector  # (k, r), the share of the seeds that never do
+    latest: Vector  # (r,), of the steps after which a training that has not met the target ends without
     seconds: Vector  # (k, s)
     scatter: float  # standard deviation of the logarithm of the steps of one training about its recipe
     noise: float  # the same of the seconds a step of one run
@@ -92,11 +93,13 @@ class Beliefs:
         timed: Timed,
         fates: Sequence[tuple[float, bool]],
         *,
+        latest: Callable[[int], float],
         by_cost: bool = False,
     ) -> "Beliefs":
         """Take the draws of a posterior, which knows the steps of all recipes of these places.
 
-        fates: of trainings, the rate, and whether it was lost or has reached the target.
+        fates: of trainings, the rate, and whether it was lost or has reached the target. latest: gives the steps, by
+        batch size, after which a training that has not met the target ends without.
         """
         recipes = tuple(sorted({place.recipe(pooled=learnt.pooled) for place in places}))
         sizes = tuple(sorted({place.size for place in places}))
@@ -110,6 +113,7 @@ class Beliefs:
             sizes=sizes,
             steps=steps,
             lost=lost,
+            latest=np.log([latest(recipe.batch_size) for recipe in recipes]),
             seconds=np.stack([timed.draws(*size) for size in sizes], axis=1),
             scatter=learnt.found.scatter,
             noise=float(np.median(timed.found.noise)),
@@ -130,9 +134,20 @@ class Beliefs:
         return np.array([known[place.size] for place in self.places])
 
     @cached_property
+    def missing(self) -> Vector:
+        """(k, r), the share of the seeds that miss the target: they are lost, or their trainings end before it."""
+        in_time = special.ndtr((self.latest - self.steps) / self.scatter)
+        return np.asarray(1 - (1 - self.lost) * in_time)
+
+    @property
+    def arriving(self) -> Vector:
+        """(r,), the chance that a training of each recipe reaches the target."""
+        return np.asarray(1 - self.missing.mean(axis=0))
+
+    @cached_property
     def times(self) -> Vector:
         """(k, c), of seconds to the target."""
-        return self.reaching + LOST * (self.lost >= HALF)[:, self.of_recipe]
+        return self.reaching + LOST * (self.missing >= HALF)[:, self.of_recipe]
 
     @property
     def reaching(self) -> Vector:
@@ -142,7 +157,19 @@ class Beliefs:
     @cached_property
     def logs(self) -> Vector:
         """(k, c), of what is to be small: the time to the target, or its cost."""
-        return self.times + np.log([place.num_gpus for place in self.places]) if self.by_cost else self.times
+        return self._small(self.times)
+
+    @property
+    def shown(self) -> Vector:
+        """(k, c), the same for `gains`: looks show steps and seconds, so these alone vary, about the means of all.
+
+        With the leap at half of the seeds, which is far larger, cells beside it would be looked at for its sake.
+        """
+        varying = self._small(self.reaching)
+        return varying + (self.means - varying.mean(axis=0))
+
+    def _small(self, times: Vector) -> Vector:
+        return times + np.log([place.num_gpus for place in self.places]) if self.by_cost else times
 
     @cached_property
     def means(self) -> Vector:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
-from scipy import special
 
 from scalestudy.experiments.analysis.answers.beliefs import Beliefs, Place, Recipe, Size
 from scalestudy.experiments.analysis.answers.posterior import Posterior, Timed
@@ -148,7 +147,14 @@ class Evidence:
             if each.status == "diverged"
             or math.isfinite(time_to_target(each.curve, self.target, self.posterior.metric))
         }
-        return Beliefs.of(places, learnt, timed, list(fates.values()), by_cost=self.spec.minimises == "cost")
+        return Beliefs.of(
+            places,
+            learnt,
+            timed,
+            list(fates.values()),
+            latest=lambda batch: self.longest(batch) - self.steps_between(batch),  # two in a row meet it
+            by_cost=self.spec.minimises == "cost",
+        )
 
     @cached_property
     def evaluation_steps(self) -> dict[int, float]:
@@ -169,6 +175,10 @@ class Evidence:
         unit = self.spec.train.unit
         return known[near] if unit == "steps" else known[near] * near / batch_size
 
+    def longest(self, batch_size: int) -> float:
+        """Return the steps to a training's last evaluation; infinity of runs that others made, which may go on."""
+        return math.inf if self.spec.judged else self.spec.evaluations * self.steps_between(batch_size)
+
     def evaluations(self, draws: Vector, scatter: float, batch_size: int) -> int | None:
         """Return after how many evaluations a training ends whose steps are drawn (k,); None: at its last one.
 
@@ -178,12 +188,6 @@ class Evidence:
         most = math.exp(float(np.quantile(draws + scatter * chance, MOST_OFTEN)))
         count = math.ceil(most / self.steps_between(batch_size)) + 1
         return count if count < self.spec.evaluations else None
-
-    def arriving(self, beliefs: Beliefs) -> Vector:
-        """Return the chance that a training of each recipe reaches the target by its last evaluation (r,)."""
-        most = [self.spec.evaluations * self.steps_between(recipe.batch_size) for recipe in beliefs.recipes]
-        arrives = special.ndtr((np.log(most) - beliefs.steps) / beliefs.scatter)
-        return np.asarray((arrives * (1 - beliefs.lost)).mean(axis=0))
 
     def distance(self, trial: Trial) -> float:
         """Return how far a training came, by its best value: the less the nearer; infinity if it diverged."""
@@ -205,9 +209,9 @@ class Evidence:
     def training_seconds(self, steps: float, step: float, batch_size: int) -> float:
         """Return how long a training takes that needs so many steps of so many seconds to the target.
 
-        Another evaluation follows the one that meets the target.
+        Another evaluation follows the one that meets the target, unless it is the last.
         """
-        return self.overhead * (steps + self.steps_between(batch_size)) * step
+        return self.overhead * min(steps + self.steps_between(batch_size), self.longest(batch_size)) * step
 
     @cached_property
     def beside_timing(self) -> float:

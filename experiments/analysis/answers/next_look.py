@@ -242,9 +242,9 @@ class _Deciding:
         recipes = [(recipe.batch_size, recipe.learning_rate) for recipe in beliefs.recipes]
         seconds, each = self.spending(beliefs)
         noise = np.r_[np.full(len(recipes), beliefs.scatter), np.full(len(beliefs.sizes), beliefs.noise)]
-        worth = gains(after.logs, np.hstack([after.steps, after.seconds]), noise)
+        worth = gains(after.shown, np.hstack([after.steps, after.seconds]), noise)
         # a training that misses the target tells next to nothing
-        worth[: len(recipes)] *= self.evidence.arriving(after)[:, None]
+        worth[: len(recipes)] *= after.arriving[:, None]
         counted = np.maximum(each, LEAST_SHARE * each[: len(recipes)].min())
         left = self.left(beliefs)
         costs = seconds if self.unit == "minutes" else each

@@ -127,8 +127,8 @@ class _Choosing:
         while len(cells):
             opens = np.array([each[beliefs.means[each].argmin()] for each in opened])
             looks = beliefs.steps[:, recipes] + np.where(apart, 0.0, beliefs.seconds[:, sizes])
-            worth = gains(beliefs.logs, looks, noise, known=known, opens=opens)
-            worth *= 1 - beliefs.lost.mean(axis=0)[recipes, None]  # one that is lost tells next to nothing
+            worth = gains(beliefs.shown, looks, noise, known=known, opens=opens)
+            worth *= beliefs.arriving[recipes, None]  # one that misses the target tells next to nothing
             best, repeats, gain = most_for_its_cost(worth, spent)
             if gain < LEAST_GAIN:
                 return
@@ -182,8 +182,8 @@ class _Choosing:
         between = np.array([evidence.steps_between(recipe.batch_size) for recipe in beliefs.recipes])
         steps = np.exp(beliefs.steps.mean(axis=0)) + between  # the target is met by two evaluations in a row
         if spec.judged is None:
-            whole = spec.evaluations * between
-            steps = np.minimum(steps, whole) if spec.stops_at_target else whole
+            longest = np.array([evidence.longest(recipe.batch_size) for recipe in beliefs.recipes])
+            steps = np.minimum(steps, longest) if spec.stops_at_target else longest
         return np.asarray(steps[beliefs.of_recipe] * np.exp(beliefs.seconds.mean(axis=0))[beliefs.of_size])
 
     @cached_property

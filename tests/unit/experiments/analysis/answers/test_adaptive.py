@@ -71,7 +71,7 @@ def test_the_recommendation_follows_the_search_though_another_cell_is_cheaper_an
 
 
 def test_a_choice_that_was_not_trained_is_named_beside_what_is_recommended():
-    search = looking("budget.trials=1")
+    search = looking("budget.trials=1", "train.epochs=100")
     search.run()
     summary = summary_of(search.analysis, 600.0)
     chosen, recommendation = summary["adaptive"]["chosen"], summary["recommendation"]

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ def beliefs_of(steps, seconds, **changes):
     recipes, sizes = (Recipe(32, 0.1, 1), Recipe(32, 0.2, 1)), (Size(1, 32), Size(2, 32))
     places = tuple(Place(count, 32, rate) for count, rate in itertools.product((1, 2), (0.1, 0.2)))
     known = {"places": places, "recipes": recipes, "sizes": sizes, "scatter": 0.05, "noise": 0.02}
-    more = {"lost": np.zeros_like(steps, dtype=float), **known, **changes}
+    more = {"lost": np.zeros_like(steps, dtype=float), "latest": np.full(2, np.inf), **known, **changes}
     return Beliefs(steps=np.log(steps), seconds=np.log(seconds), **more)
 
 
@@ -33,6 +34,27 @@ def test_a_cell_takes_the_steps_of_its_recipe_times_the_seconds_of_its_size():
 def test_a_cost_is_a_time_for_each_worker():
     found = np.exp(beliefs_of(STEPS, SECONDS, by_cost=True).logs)
     assert found[0] == pytest.approx([100, 80, 120, 96])
+
+
+def test_a_cell_counts_as_slow_in_the_draws_in_which_half_of_its_seeds_miss_the_target():
+    """The second rate needs 80 to 120 steps. By 100 most of its trainings end without in the second draw and the last.
+
+    Where a quarter of the seeds is lost besides, half of them miss it at 98 steps: none of the other draws is so near.
+    """
+    slow = [False, True, False, True]
+    for lost in (0.0, 0.25):
+        beliefs = beliefs_of(STEPS, SECONDS, latest=np.log([1000.0, 100.0]), lost=np.full((4, 2), lost))
+        assert (beliefs.times - beliefs.reaching)[:, 1] == pytest.approx(LOST * np.array(slow))
+        assert not np.any((beliefs.times - beliefs.reaching)[:, 0])
+
+
+def test_a_training_arrives_with_the_chance_that_its_steps_fit_and_that_its_seed_is_not_lost():
+    """Of a recipe that needs just as many as there are, every second training arrives."""
+    for beyond, chance in ((0.0, 0.5), (1.0, 0.1587), (-2.0, 0.9772)):
+        beliefs = beliefs_of(100 * np.exp(0.05 * beyond) * np.ones((4, 2)), SECONDS, latest=np.log([100.0, 100.0]))
+        assert beliefs.arriving == pytest.approx(chance, abs=1e-4)
+        lost = np.repeat([[1.0], [0.0]], 2, axis=0) * np.ones((4, 2))  # in half of the draws
+        assert replace(beliefs, lost=lost).arriving == pytest.approx(chance * 0.5, abs=1e-4)
 
 
 def test_a_cell_is_near_the_best_in_the_draws_in_which_it_is_within_the_share():

@@ -351,6 +351,21 @@ def test_a_rate_at_which_trainings_diverge_is_soon_left_and_those_below_are_not_
     assert shares[0.4] > 0.7
 
 
+def test_a_cell_whose_trainings_miss_the_target_by_their_last_evaluation_is_no_answer():
+    """With 4 workers batch 128 takes 125 steps of 94 ms, which are soonest, but an epoch has 12 and there are ten."""
+    steps = {32: 300.0, 64: 195.0, 128: 125.0}
+    search = looking("train.epochs=10", "sweep.num_gpus=[1,2,4]")
+    while isinstance(search.decide(), Wanted):
+        trial = search.start()
+        off = math.log2(trial.learning_rate / 0.2)
+        search.end(trial, steps=steps[trial.batch_size] * math.exp(0.25 * off**2))
+    assert search.decide() == Over(why="sure")
+    confirmed = {Place.of(trial) for trial in search.asked if trial.look.kind == "confirmation"}
+    assert Place(4, 64, 0.2) in confirmed
+    assert all(place.batch_size < 128 for place in confirmed)
+    assert sum(is_training(trial) and trial.batch_size == 128 for trial in search.asked) <= 3
+
+
 def test_after_the_target_was_reached_the_search_goes_on_though_all_others_miss_it():
     """One seed of many arrives: no median over seeds is known, and the target has been reached all the same."""
     search = looking("train.epochs=4", "budget.trials=14")

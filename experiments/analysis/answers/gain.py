@@ -63,6 +63,16 @@ def gains(
     return np.maximum(found, 0.0)
 
 
+def variance_taken(difference: Vector, looks: Vector, noise: Vector) -> Vector:
+    """Return how much of the variance of a difference (k,) one look at each value takes away (j,).
+
+    looks, noise: as `gains` takes them.
+    """
+    away = looks - looks.mean(axis=0)
+    together = (difference - difference.mean()) @ away / len(difference)
+    return np.asarray(together**2 / np.maximum((away**2).mean(axis=0) + noise**2, TINY))
+
+
 def most_for_its_cost(worth: Vector, costs: Vector) -> tuple[int, int, float]:
     """Return the look that lowers the least mean most for its cost, by how many repeats, and by how much.
 

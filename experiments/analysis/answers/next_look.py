@@ -18,7 +18,7 @@ import numpy as np
 
 from scalestudy.experiments.analysis.answers.beliefs import Beliefs, Place, Recipe, Size
 from scalestudy.experiments.analysis.answers.evidence import Evidence, is_confirmation, number_of
-from scalestudy.experiments.analysis.answers.gain import REPEATS, conditioned, gains, most_for_its_cost
+from scalestudy.experiments.analysis.answers.gain import REPEATS, conditioned, gains, most_for_its_cost, variance_taken
 from scalestudy.experiments.analysis.laws.shrinkage import Vector
 from scalestudy.experiments.analysis.measures.targets import SECONDS_PER_HOUR
 from scalestudy.experiments.analysis.measures.trial import Trial
@@ -241,26 +241,24 @@ class _Deciding:
             after = self.told(after, trial)
         recipes = [(recipe.batch_size, recipe.learning_rate) for recipe in beliefs.recipes]
         seconds, each = self.spending(beliefs)
+        looks = np.hstack([after.steps, after.seconds])
         noise = np.r_[np.full(len(recipes), beliefs.scatter), np.full(len(beliefs.sizes), beliefs.noise)]
-        worth = gains(after.shown, np.hstack([after.steps, after.seconds]), noise)
-        # a training that misses the target tells next to nothing
-        worth[: len(recipes)] *= after.arriving[:, None]
+        arriving = np.r_[after.arriving, np.ones(len(beliefs.sizes))]
+        worth = gains(after.shown, looks, noise) * arriving[:, None]  # what misses the target tells next to nothing
         counted = np.maximum(each, LEAST_SHARE * each[: len(recipes)].min())
         left = self.left(beliefs)
         costs = seconds if self.unit == "minutes" else each
         costs = np.array([self.priced(cost, int(index < len(recipes))) for index, cost in enumerate(costs.tolist())])
         if (costs[: len(recipes)] > left).all():  # timings alone would never end a budget of trainings
             return "budget"
-        counted[costs > left] = math.inf
+        often = [self.evidence.timings[size] >= MOST_TIMINGS for size in beliefs.sizes]
+        counted[(costs > left) | np.r_[np.zeros(len(recipes), dtype=bool), often]] = math.inf
         index, count, gain = most_for_its_cost(worth, counted)
-        if gain <= LEAST_GAIN:  # no look would change the choice: those of the two that compete do
+        if gain <= LEAST_GAIN:  # no look would change the choice: one tells the two apart that compete
             gain, count = 0.0, 1
             rival = beliefs.rival(beliefs.best, WITHIN)
-            both = beliefs.of_recipe[[beliefs.best, rival]].tolist()
-            competing = [place for place in both if costs[place] <= left]
-            if not competing:
-                return "budget"
-            index = min(competing, key=lambda place: self.evidence.trainings[beliefs.recipes[place]])
+            apart = variance_taken(after.shown[:, beliefs.best] - after.shown[:, rival], looks, noise) * arriving
+            index = int(np.argmax(np.where(np.isinf(counted), -1.0, apart / counted)))
         is_training = index < len(recipes)
         look = Look(
             number=self.number,
@@ -454,6 +452,8 @@ class _Deciding:
 
 LEAST_SHARE = 0.25
 """Of the cheapest training, that every look counts for: else ever more timings of next to no worth would be made."""
+MOST_TIMINGS = 16
+"""Of a size: what so many timing runs leave open is the machine's unrest, which one more would not settle."""
 DEARER = 1.5
 """See `reserve`: the best of each draw takes less than the cell that is the best of all will."""
 LEAST_GAIN = 1e-4

@@ -6,7 +6,13 @@ import statistics
 import numpy as np
 import pytest
 
-from scalestudy.experiments.analysis.answers.gain import REPEATS, conditioned, gains, most_for_its_cost
+from scalestudy.experiments.analysis.answers.gain import (
+    REPEATS,
+    conditioned,
+    gains,
+    most_for_its_cost,
+    variance_taken,
+)
 
 NORMAL = statistics.NormalDist()
 
@@ -126,3 +132,15 @@ def test_a_sure_look_leaves_no_doubt():
     after = conditioned(draws, draws[:, 0], 0.0, np.random.default_rng(0))
     assert after[:, 0] == pytest.approx(3.0)
     assert after[:, 1] == pytest.approx(draws[:, 1])
+
+
+def test_a_look_takes_away_as_much_of_a_difference_s_variance_as_draws_conditioned_on_it_lose():
+    generator = np.random.default_rng(0)
+    shared, own = generator.normal(0, 0.1, (40_000, 1)), generator.normal(0, 0.2, (40_000, 2))
+    cells, noise = shared + own, np.array([0.1, 0.3])
+    taken = variance_taken(cells[:, 0] - cells[:, 1], cells, noise)
+    assert taken == pytest.approx([0.04**2 / (0.05 + 0.01), 0.04**2 / (0.05 + 0.09)], rel=0.03)
+    for look in (0, 1):
+        after = conditioned(cells, cells[:, look], float(noise[look]), generator)
+        fall = np.var(cells[:, 0] - cells[:, 1]) - np.var(after[:, 0] - after[:, 1])
+        assert fall == pytest.approx(taken[look], rel=0.1)

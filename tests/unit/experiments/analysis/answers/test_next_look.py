@@ -17,8 +17,10 @@ from scalestudy.experiments.analysis.answers.next_look import (
     FRESH,
     LEAST_GAIN,
     MOST_FIRST,
+    MOST_TIMINGS,
     SURE,
     WAIT,
+    WITHIN,
     Over,
     Room,
     Wanted,
@@ -397,6 +399,36 @@ def test_no_look_starts_that_the_budget_has_no_room_for(halfway, monkeypatch):
             monkeypatch.setattr("scalestudy.experiments.analysis.answers.next_look.gains", lambda *_, g=every: g.copy())
             look = deciding.look(beliefs, 0.5)
             assert look == "budget" or look.look.worker_seconds <= left
+
+
+@pytest.mark.parametrize(
+    ("spread", "timed", "asked"), [(0.2, 1, "size"), (0.2, MOST_TIMINGS, "training"), (0.0, 1, "training")]
+)
+def test_where_no_look_changes_the_choice_one_tells_the_two_apart_that_compete(
+    halfway, monkeypatch, spread, timed, asked
+):
+    """Which of the two is sooner hangs on the steps of one training, or on the seconds of a size."""
+    halfway.decide()
+    evidence = halfway.evidence
+    beliefs = evidence.beliefs
+    size = int(beliefs.of_size[beliefs.best])
+    seconds = np.tile(beliefs.seconds.mean(axis=0), (len(beliefs.seconds), 1))
+    seconds[:, size] += spread * np.random.default_rng(0).standard_normal(len(seconds))
+    beliefs = replace(beliefs, seconds=seconds)
+    assert beliefs.of_size[beliefs.best] == size
+    monkeypatch.setitem(evidence.timings, beliefs.sizes[size], timed)
+    monkeypatch.setattr(
+        "scalestudy.experiments.analysis.answers.next_look.gains",
+        lambda cells, looks, noise: np.zeros((looks.shape[1], len(REPEATS))),
+    )
+    trial = _Deciding(evidence, (), halfway.room).look(beliefs, 0.5)
+    assert (trial.look.kind, trial.look.gain, trial.look.repeats) == (asked, 0.0, 1)
+    rival = beliefs.rival(beliefs.best, WITHIN)
+    if asked == "size":
+        assert Size.of(trial) == beliefs.sizes[size]
+    else:
+        competing = beliefs.of_recipe[[beliefs.best, rival]].tolist()
+        assert recipe_of(trial) in [beliefs.recipes[index][:2] for index in competing]
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from scalestudy.experiments.analysis.laws.shrinkage import Places, Vector
 from scalestudy.experiments.plan.plan import WithParams
 
 LOST = math.log(10.0)
-"""A cell of which half of the seeds or more miss the target takes so much longer (logarithm), for its mean."""
+"""A cell takes so much longer (logarithm) in the draws in which half of its seeds or more miss the target."""
 WIDTHS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 """Octaves of the rate over which the share of lost seeds may rise from a half to five in six."""
 GRID = 0.05
@@ -145,9 +145,14 @@ class Beliefs:
         return np.asarray(1 - self.missing.mean(axis=0))
 
     @cached_property
+    def leap(self) -> Vector:
+        """(k, r), by how much a recipe counts longer."""
+        return np.where(self.missing >= HALF, LOST, 0.0)
+
+    @cached_property
     def times(self) -> Vector:
         """(k, c), of seconds to the target."""
-        return self.reaching + LOST * (self.missing >= HALF)[:, self.of_recipe]
+        return self.reaching + self.leap[:, self.of_recipe]
 
     @property
     def reaching(self) -> Vector:
@@ -157,18 +162,18 @@ class Beliefs:
     @cached_property
     def logs(self) -> Vector:
         """(k, c), of what is to be small: the time to the target, or its cost."""
-        return self._small(self.times)
+        return self.small(self.times)
 
     @property
     def shown(self) -> Vector:
-        """(k, c), the same for `gains`: looks show steps and seconds, so these alone vary, about the means of all.
+        """(k, c), the same for `gains`, with the mean of the leap.
 
-        With the leap at half of the seeds, which is far larger, cells beside it would be looked at for its sake.
+        Looks show steps and seconds. The leap is far larger: cells beside it would be looked at for its sake.
         """
-        varying = self._small(self.reaching)
-        return varying + (self.means - varying.mean(axis=0))
+        return self.small(self.reaching + self.leap.mean(axis=0)[self.of_recipe])
 
-    def _small(self, times: Vector) -> Vector:
+    def small(self, times: Vector) -> Vector:
+        """Return what is to be small of times (k, c): these, or their costs."""
         return times + np.log([place.num_gpus for place in self.places]) if self.by_cost else times
 
     @cached_property

@@ -55,10 +55,20 @@ class Evidence:
         )
         if before is not None:
             posterior.take(before.posterior)
-        return cls(spec, posterior, places, trials)
+        return cls(spec, posterior, places, trials, spec.evaluations)
 
-    def __init__(self, spec: StudySpec, posterior: Posterior, places: Sequence[Place], trials: Sequence[Trial]) -> None:
+    def __init__(
+        self,
+        spec: StudySpec,
+        posterior: Posterior,
+        places: Sequence[Place],
+        trials: Sequence[Trial],
+        evaluations: int,
+    ) -> None:
+        """Take the parts. evaluations: that a training has, if it comes to its end."""
         self.spec, self.posterior = spec, posterior
+        # a Ray Train loop may report more often than was said
+        self.most_evaluations = max([evaluations, *(len(trial.epochs) for trial in trials)])
         self.combination = next(iter(posterior.combinations), "")
         self.pooled = not posterior.combinations or posterior.pooled(self.combination)
         self.confirmations = [trial for trial in trials if is_confirmation(trial)]
@@ -172,12 +182,22 @@ class Evidence:
         if batch_size in known or not known:
             return known.get(batch_size, 1.0)
         near = min(known, key=lambda other: abs(math.log(other / batch_size)))
-        unit = self.spec.train.unit
-        return known[near] if unit == "steps" else known[near] * near / batch_size
+        if self.spec.train.unit == "steps":
+            return known[near]
+        samples = [trial.epochs[0].samples for trial in self.trials if not trial.is_timing and trial.epochs]
+        told = [count for count in samples if count]
+        return float(math.ceil((statistics.median(told) if told else known[near] * near) / batch_size))
 
     def longest(self, batch_size: int) -> float:
         """Return the steps to a training's last evaluation; infinity of runs that others made, which may go on."""
-        return math.inf if self.spec.judged else self.spec.evaluations * self.steps_between(batch_size)
+        return math.inf if self.spec.judged else self.most_evaluations * self.steps_between(batch_size)
+
+    def made(self, steps: float, batch_size: int) -> float:
+        """Return the steps of a training that needs so many to the target.
+
+        Another evaluation follows the one that meets the target, unless it is the last.
+        """
+        return min(steps + self.steps_between(batch_size), self.longest(batch_size))
 
     def evaluations(self, draws: Vector, scatter: float, batch_size: int) -> int | None:
         """Return after how many evaluations a training ends whose steps are drawn (k,); None: at its last one.
@@ -187,7 +207,12 @@ class Evidence:
         chance = np.random.default_rng(0).standard_normal(len(draws))
         most = math.exp(float(np.quantile(draws + scatter * chance, MOST_OFTEN)))
         count = math.ceil(most / self.steps_between(batch_size)) + 1
-        return count if count < self.spec.evaluations else None
+        return count if count < self.most_evaluations else None
+
+    def has_arrived(self, trial: Trial) -> bool:
+        """Whether a training has reached the target."""
+        metric = self.posterior.metric
+        return metric.arrival(test_values(trial, metric), self.target) is not None
 
     def distance(self, trial: Trial) -> float:
         """Return how far a training came, by its best value: the less the nearer; infinity if it diverged."""
@@ -207,11 +232,8 @@ class Evidence:
         return max((warm_up + TIMED_STEPS) * step, TIMED_SECONDS) + self.beside_timing
 
     def training_seconds(self, steps: float, step: float, batch_size: int) -> float:
-        """Return how long a training takes that needs so many steps of so many seconds to the target.
-
-        Another evaluation follows the one that meets the target, unless it is the last.
-        """
-        return self.overhead * min(steps + self.steps_between(batch_size), self.longest(batch_size)) * step
+        """Return how long a training takes that needs so many steps of so many seconds to the target."""
+        return self.overhead * self.made(steps, batch_size) * step
 
     @cached_property
     def beside_timing(self) -> float:

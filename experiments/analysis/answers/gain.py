@@ -63,13 +63,13 @@ def gains(
     return np.maximum(found, 0.0)
 
 
-def variance_taken(difference: Vector, looks: Vector, noise: Vector) -> Vector:
-    """Return how much of the variance of a difference (k,) one look at each value takes away (j,).
+def variance_taken(value: NDArray[np.generic], looks: Vector, noise: Vector) -> Vector:
+    """Return how much of the variance of a value (k,) one look at each of others takes away (j,).
 
     looks, noise: as `gains` takes them.
     """
     away = looks - looks.mean(axis=0)
-    together = (difference - difference.mean()) @ away / len(difference)
+    together = (value - value.mean()) @ away / len(value)
     return np.asarray(together**2 / np.maximum((away**2).mean(axis=0) + noise**2, TINY))
 
 

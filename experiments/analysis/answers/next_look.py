@@ -19,6 +19,7 @@ import numpy as np
 from scalestudy.experiments.analysis.answers.beliefs import Beliefs, Place, Recipe, Size
 from scalestudy.experiments.analysis.answers.evidence import Evidence, is_confirmation, number_of
 from scalestudy.experiments.analysis.answers.gain import REPEATS, conditioned, gains, most_for_its_cost, variance_taken
+from scalestudy.experiments.analysis.answers.posterior import HALF
 from scalestudy.experiments.analysis.laws.shrinkage import Vector
 from scalestudy.experiments.analysis.measures.targets import SECONDS_PER_HOUR
 from scalestudy.experiments.analysis.measures.trial import Trial
@@ -171,13 +172,15 @@ class _Deciding:
     def again(self, beliefs: Beliefs) -> TrialPlan | None:
         """Return the next look of a row that was begun: one alone would hardly change the choice.
 
-        None: there is none, the search is sure by now, or the budget has no room for it.
+        None: there is none, the last one has missed the target, the search is sure by now, or the budget has no room.
         """
         near = beliefs.chance(beliefs.best, WITHIN)
         looked: list[Trial | TrialPlan] = [*self.evidence.trials, *self.running]
         last = max(looked, key=number_of, default=None)
         look = last.look if last else None
         if near >= SURE or last is None or look is None or look.row is None or look.row < 2:
+            return None
+        if isinstance(last, Trial) and not (last.is_timing or self.evidence.has_arrived(last)):
             return None
         if isinstance(last, Trial) and last.status not in TIMED:
             return None
@@ -254,10 +257,10 @@ class _Deciding:
         often = [self.evidence.timings[size] >= MOST_TIMINGS for size in beliefs.sizes]
         counted[(costs > left) | np.r_[np.zeros(len(recipes), dtype=bool), often]] = math.inf
         index, count, gain = most_for_its_cost(worth, counted)
-        if gain <= LEAST_GAIN:  # no look would change the choice: one tells the two apart that compete
+        if gain <= LEAST_GAIN:  # no look would lower the time: one tells the two apart that compete
             gain, count = 0.0, 1
             rival = beliefs.rival(beliefs.best, WITHIN)
-            apart = variance_taken(after.shown[:, beliefs.best] - after.shown[:, rival], looks, noise) * arriving
+            apart = variance_taken(after.logs[:, beliefs.best] - after.logs[:, rival], looks, noise) * arriving
             index = int(np.argmax(np.where(np.isinf(counted), -1.0, apart / counted)))
         is_training = index < len(recipes)
         look = Look(
@@ -278,7 +281,7 @@ class _Deciding:
             trial = replace(trial, look=replace(trial.look, row=row))
         uses = self.spec.budget.uses
         if uses is not None:
-            unit = math.exp(float(beliefs.means[beliefs.best]))
+            unit = math.exp(float(beliefs.small(beliefs.reaching)[:, beliefs.best].mean()))
             saved = uses * worth[: len(recipes)] * unit
             price = each if beliefs.by_cost else seconds
             if (saved < np.multiply.outer(price[: len(recipes)], REPEATS)).all():
@@ -461,8 +464,10 @@ LEAST_GAIN = 1e-4
 
 
 def chosen_and_next(beliefs: Beliefs) -> list[int]:
-    """Return the cell that is believed best and the one that is believed second, if there are two."""
-    return np.argsort(beliefs.means, kind="stable")[:2].tolist()
+    """Return the cell that is believed best, and the second, if there is one that is believed to reach the target."""
+    best, *others = np.argsort(beliefs.means, kind="stable")[:2].tolist()
+    missing = (beliefs.leap > 0).mean(axis=0)[beliefs.of_recipe]
+    return [best, *(each for each in others if missing[each] <= HALF)]
 
 
 def first_seed(spec: StudySpec) -> int:

@@ -102,15 +102,20 @@ class _Choosing:
         )
         settings = combination.settings.items()
         trials = [trial for trial in analysis.trials if settings_of(trial.params).items() <= settings]
-        evidence = Evidence(asked(analysis.spec, accuracy=target), posterior, cells, trials)
+        lengths = [each.evaluations for each in analysis.plan.trials if settings_of(each.params).items() <= settings]
+        evaluations = max(lengths, default=analysis.spec.evaluations)
+        evidence = Evidence(asked(analysis.spec, accuracy=target), posterior, cells, trials, evaluations)
         beliefs = evidence.beliefs_of(cells)
         assert beliefs is not None  # the time of the choice is known
+        at = [index for index, place in enumerate(cells) if place in known]
+        latest = beliefs.latest.copy()
+        latest[beliefs.of_recipe[at]] = math.inf  # their seeds have reached the target, or half of them at least
         timed_apart = {Size.of(cell) for cell in combination.cells if cell.timings}
         return cls(
             analysis=analysis,
             combination=combination,
             evidence=evidence,
-            beliefs=replace(beliefs, by_cost=by_cost),
+            beliefs=replace(beliefs, by_cost=by_cost, latest=latest),
             known=np.array([place in known for place in cells]),
             apart=np.array([own.timing_runs is not None or size in timed_apart for size in beliefs.sizes]),
         )
@@ -179,12 +184,13 @@ class _Choosing:
     def seconds(self) -> Vector:
         """(c,), of one training: to the target, or to the last evaluation where the study's trainings go on."""
         spec, beliefs, evidence = self.analysis.spec, self.beliefs, self.evidence
-        between = np.array([evidence.steps_between(recipe.batch_size) for recipe in beliefs.recipes])
-        steps = np.exp(beliefs.steps.mean(axis=0)) + between  # the target is met by two evaluations in a row
-        if spec.judged is None:
-            longest = np.array([evidence.longest(recipe.batch_size) for recipe in beliefs.recipes])
-            steps = np.minimum(steps, longest) if spec.stops_at_target else longest
-        return np.asarray(steps[beliefs.of_recipe] * np.exp(beliefs.seconds.mean(axis=0))[beliefs.of_size])
+        stops = spec.judged or evidence.target == spec.stop_target
+        expected = zip(np.exp(beliefs.steps.mean(axis=0)).tolist(), beliefs.recipes, strict=True)
+        made = [
+            evidence.made(steps, recipe.batch_size) if stops else evidence.longest(recipe.batch_size)
+            for steps, recipe in expected
+        ]
+        return np.asarray(np.array(made)[beliefs.of_recipe] * np.exp(beliefs.seconds.mean(axis=0))[beliefs.of_size])
 
     @cached_property
     def worker_seconds(self) -> Vector:
@@ -219,7 +225,7 @@ class _Seeds:
     @classmethod
     def of(cls, plan: Plan, evidence: Evidence) -> "_Seeds":
         """Take those of the plan and of the trainings that ended."""
-        trained = without_timing_runs(evidence.trials)
+        trained = without_timing_runs([*evidence.trials, *evidence.confirmations])
         of_recipe: dict[Recipe, set[int]] = defaultdict(set)
         for trial in trained:
             of_recipe[Place.of(trial).recipe(pooled=evidence.pooled)].add(trial.seed)

@@ -88,7 +88,7 @@ def means(search, lines):
     """Mean log steps by rate, over batch sizes, with what they count longer where seeds are lost."""
     beliefs = Looking(spec=search.spec, lines=lines, asked=search.asked).analysis.evidence.beliefs
     found = {}
-    for recipe, mean in zip(beliefs.recipes, (beliefs.steps + LOST * beliefs.lost).mean(axis=0), strict=True):
+    for recipe, mean in zip(beliefs.recipes, (beliefs.steps + beliefs.leap).mean(axis=0), strict=True):
         found.setdefault(recipe.learning_rate, []).append(float(mean))
     return np.array([np.mean(found[rate]) for rate in RATES])
 

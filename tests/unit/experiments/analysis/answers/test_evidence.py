@@ -167,10 +167,27 @@ def test_a_training_ends_at_the_evaluation_after_its_prediction_s_99th_percentil
 
 
 def test_steps_of_an_epoch_that_is_not_known_are_those_of_as_many_examples(whole):
+    """1,437 examples; the last batch of an epoch may be smaller."""
     evidence = evidence_of(whole)
-    largest = max(evidence.evaluation_steps)
-    assert evidence.steps_between(2048) == pytest.approx(math.ceil(SAMPLES / largest) * largest / 2048)
+    assert [evidence.steps_between(batch) for batch in (16, 512, 1000, 2048)] == [90, 3, 2, 1]
     assert evidence_of(whole, whole.lines[:5]).steps_between(64) == 1.0, "nothing has trained"
+
+
+def test_where_the_examples_of_an_epoch_are_not_told_they_follow_from_its_steps(whole):
+    lines = [
+        {**line, "epochs": [{**epoch, "samples": None} for epoch in line["epochs"]]}
+        for line in whole.lines
+        if line["kind"] == "timing" or line["params"]["batch_size"] == 64
+    ]
+    assert evidence_of(whole, lines).steps_between(512) == math.ceil(23 * 64 / 512)
+
+
+def test_a_loop_may_report_more_often_than_it_has_epochs(whole):
+    line = training(whole)
+    epochs = line["epochs"] + [{**line["epochs"][-1], "epoch": len(line["epochs"]) + more} for more in range(1, 31)]
+    many = {**line, "epochs": epochs}
+    longest = evidence_of(whole, [*whole.lines[:5], many]).longest(line["params"]["batch_size"])
+    assert longest == len(many["epochs"]) * line["epochs"][0]["steps"]
 
 
 def test_the_share_that_ended_at_a_limit_is_of_those_that_had_one(whole):

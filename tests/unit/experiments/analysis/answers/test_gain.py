@@ -134,11 +134,11 @@ def test_a_sure_look_leaves_no_doubt():
     assert after[:, 1] == pytest.approx(draws[:, 1])
 
 
-def test_a_look_takes_away_as_much_of_a_difference_s_variance_as_draws_conditioned_on_it_lose():
+def test_a_look_takes_away_as_much_of_a_value_s_variance_as_draws_conditioned_on_it_lose():
     generator = np.random.default_rng(0)
     shared, own = generator.normal(0, 0.1, (40_000, 1)), generator.normal(0, 0.2, (40_000, 2))
     cells, noise = shared + own, np.array([0.1, 0.3])
-    taken = variance_taken(cells[:, 0] - cells[:, 1], cells, noise)
+    taken = variance_taken(cells[:, 0] - cells[:, 1], cells, noise)  # of a difference
     assert taken == pytest.approx([0.04**2 / (0.05 + 0.01), 0.04**2 / (0.05 + 0.09)], rel=0.03)
     for look in (0, 1):
         after = conditioned(cells, cells[:, look], float(noise[look]), generator)

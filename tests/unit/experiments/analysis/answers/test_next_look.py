@@ -20,7 +20,6 @@ from scalestudy.experiments.analysis.answers.next_look import (
     MOST_TIMINGS,
     SURE,
     WAIT,
-    WITHIN,
     Over,
     Room,
     Wanted,
@@ -401,13 +400,22 @@ def test_no_look_starts_that_the_budget_has_no_room_for(halfway, monkeypatch):
             assert look == "budget" or look.look.worker_seconds <= left
 
 
+@pytest.fixture
+def worth_nothing(monkeypatch):
+    """No look is expected to lower the least time."""
+    monkeypatch.setattr(
+        "scalestudy.experiments.analysis.answers.next_look.gains",
+        lambda cells, looks, noise: np.zeros((looks.shape[1], len(REPEATS))),
+    )
+
+
 @pytest.mark.parametrize(
     ("spread", "timed", "asked"), [(0.2, 1, "size"), (0.2, MOST_TIMINGS, "training"), (0.0, 1, "training")]
 )
-def test_where_no_look_changes_the_choice_one_tells_the_two_apart_that_compete(
-    halfway, monkeypatch, spread, timed, asked
+def test_where_no_look_lowers_the_time_one_tells_the_two_apart_that_compete(
+    halfway, worth_nothing, monkeypatch, spread, timed, asked
 ):
-    """Which of the two is sooner hangs on the steps of one training, or on the seconds of a size."""
+    """Which of them is sooner hangs on the seconds of a size, or on the steps of trainings."""
     halfway.decide()
     evidence = halfway.evidence
     beliefs = evidence.beliefs
@@ -417,18 +425,28 @@ def test_where_no_look_changes_the_choice_one_tells_the_two_apart_that_compete(
     beliefs = replace(beliefs, seconds=seconds)
     assert beliefs.of_size[beliefs.best] == size
     monkeypatch.setitem(evidence.timings, beliefs.sizes[size], timed)
-    monkeypatch.setattr(
-        "scalestudy.experiments.analysis.answers.next_look.gains",
-        lambda cells, looks, noise: np.zeros((looks.shape[1], len(REPEATS))),
-    )
     trial = _Deciding(evidence, (), halfway.room).look(beliefs, 0.5)
     assert (trial.look.kind, trial.look.gain, trial.look.repeats) == (asked, 0.0, 1)
-    rival = beliefs.rival(beliefs.best, WITHIN)
     if asked == "size":
         assert Size.of(trial) == beliefs.sizes[size]
-    else:
-        competing = beliefs.of_recipe[[beliefs.best, rival]].tolist()
-        assert recipe_of(trial) in [beliefs.recipes[index][:2] for index in competing]
+
+
+def test_whether_a_cell_misses_the_target_is_told_by_trainings_and_not_by_timings(halfway, worth_nothing):
+    """Of the best cell's seeds half may miss it, by its steps; the seconds of its size are less sure, and tell nothing
+    of that."""
+    halfway.decide()
+    beliefs = halfway.evidence.beliefs
+    recipe, size = int(beliefs.of_recipe[beliefs.best]), int(beliefs.of_size[beliefs.best])
+    steps = np.tile(beliefs.steps.mean(axis=0) + 1.0, (len(beliefs.steps), 1))
+    steps[:, recipe] += 0.1 * np.random.default_rng(0).standard_normal(len(steps)) - 1.0
+    seconds = np.tile(beliefs.seconds.mean(axis=0), (len(steps), 1))
+    seconds[:, size] += 0.1 * np.random.default_rng(1).standard_normal(len(steps))
+    latest = np.full(len(beliefs.recipes), np.inf)
+    latest[recipe] = np.quantile(steps[:, recipe], 0.7)
+    beliefs = replace(beliefs, steps=steps, seconds=seconds, latest=latest)
+    trial = _Deciding(halfway.evidence, (), halfway.room).look(beliefs, 0.5)
+    assert recipe_of(trial) == beliefs.recipes[recipe][:2]
+    assert is_training(trial)
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
@@ -469,6 +487,13 @@ def test_a_row_ends_where_a_look_of_it_failed(halfway):
     failed = halfway.start()
     assert (failed.look.row, failed.look.gain) == (2, 0.1)
     halfway.end(failed, "failed")
+    assert halfway.start().look.gain != 0.1, "decided anew"
+
+
+def test_a_row_ends_where_a_training_of_it_misses_the_target(halfway):
+    in_a_row(halfway, 3)
+    missed = halfway.start()
+    assert halfway.end(missed, steps=1e6)["status"] in ("finished", "stopped")
     assert halfway.start().look.gain != 0.1, "decided anew"
 
 
@@ -651,6 +676,17 @@ def test_a_space_whose_only_recipe_remains_is_confirmed_alone():
     over = search.run()
     assert over.why in ("sure", "budget")
     assert search.asked[-1].look.best == "workers=1 batch=64 lr=0.2"
+
+
+def test_a_second_cell_whose_trainings_miss_the_target_is_not_confirmed():
+    """The chosen one is confirmed alone: with a rate of 0.4 no training comes to the target."""
+    search = looking("sweep.num_gpus=[1]", "sweep.batch_size=[64]", "sweep.learning_rate=[0.2,0.4]")
+    while isinstance(search.decide(), Wanted):
+        trial = search.start()
+        search.end(trial, steps=3000.0 if trial.learning_rate == 0.4 else 200.0)
+    assert search.decide() == Over(why="sure")
+    confirmed = [Place.of(trial) for trial in search.asked if trial.look.kind == "confirmation"]
+    assert confirmed == [Place(1, 64, 0.2)] * CONFIRMATIONS
 
 
 # --- drawn worlds -------------------------------------------------------------------------------------------------

@@ -31,11 +31,12 @@ LAW = Law(noise=0.03, learning=100, per_example=0.0003, sync=0.0002, sync_per_wo
 """Twice the workers take 0.6 to 0.7 of the time."""
 
 
-def listed(spec, plan, trials, count=8, **wishes):
+def listed(spec, plan, trials, count=8, accuracy=None, **wishes):
     """What is listed for a study."""
     analysis = Analysis(spec, plan, trials)
     by = "cost" if wishes.get("by_cost") else None
-    return next_trainings(analysis, analysis.recommend(max_gpus=wishes.get("max_gpus"), by=by), count, **wishes)
+    recommendation = analysis.recommend(accuracy=accuracy, max_gpus=wishes.get("max_gpus"), by=by)
+    return next_trainings(analysis, recommendation, count, **wishes)
 
 
 def rows_of(study, count=8, **wishes):
@@ -188,12 +189,27 @@ def test_of_very_many_values_some_are_left_out_and_no_cell_that_was_tried():
 # --- how long one takes ---------------------------------------------------------------------------------------------
 
 
-def test_a_training_that_does_not_stop_at_the_target_takes_all_its_epochs():
+@pytest.mark.parametrize(
+    ("was", "now"), [(", stop: true", ""), ("[0.6]", "[0.6, 0.999]")], ids=["to the end", "a harder target"]
+)
+def test_a_training_that_does_not_stop_at_the_target_takes_all_its_epochs(was, now):
     """8 epochs of 1437 examples in batches of 32: 8 · 45 steps."""
-    study = study_of(GRID.replace(", stop: true", ""), replace(LAW, noise=0.0))
-    for row in rows_of(without(study, (2, 32, 0.4))):
+    study = study_of(GRID.replace(was, now), replace(LAW, noise=0.0))
+    for row in rows_of(without(study, (2, 32, 0.4)), accuracy=0.6):
         workers, batch, _ = place_of(row["params"])
         assert row["seconds"] == pytest.approx(8 * LAW.epoch_seconds(workers, batch), rel=0.05)
+
+
+def test_where_the_epochs_are_swept_a_training_takes_those_of_its_settings():
+    text = GRID.replace(", stop: true", "").replace("seed: [0]", "seed: [0], train.epochs: [4, 12]")
+    spec, plan, trials = study_of(text, replace(LAW, noise=0.0))
+    left = [trial for trial in trials if place_of(trial["params"]) != (2, 32, 0.4)]
+    rows = rows_of((spec, plan, left))
+    assert rows
+    for row in rows:
+        workers, batch, _ = place_of(row["params"])
+        whole = row["params"]["train.epochs"] * LAW.epoch_seconds(workers, batch)
+        assert row["seconds"] == pytest.approx(whole, rel=0.05)
 
 
 # --- kinds of studies -----------------------------------------------------------------------------------------------

@@ -56,17 +56,19 @@ def adaptive_part(analysis: Analysis, wall_seconds: float | None = None) -> Figu
     timings = [trial for trial in looked if trial.is_timing]
     ended = _ended(evidence, wall_seconds)
     pair = [] if beliefs is None else chosen_and_next(beliefs)
-    names = [] if beliefs is None else [evidence.label_of(beliefs.places[index]) for index in pair]
+    places = [] if beliefs is None else [beliefs.places[index] for index in pair]
+    names = [evidence.label_of(place) for place in places]
+    fresh = [[trial for trial in evidence.confirmations if Place.of(trial) == place] for place in places]
     [(unit, amount)] = spec.budget.limits.items()
     return {
         "minimises": spec.minimises,
         "ended": ended,
-        "why": _why(evidence, pair, ended),
+        "why": _why(fresh, ended),
         "chosen": names[0] if names else None,
         "beside": names[1] if len(names) > 1 else None,
         "probability": beliefs.chance(pair[0], WITHIN) if beliefs is not None else None,
         "within": WITHIN,
-        "leans_on": None if beliefs is None else _leans_on(beliefs.places[pair[0]], trainings, timings),
+        "leans_on": _leans_on(places[0], trainings, timings) if places else None,
         "looks": {
             "trainings": len(trainings),
             "timings": len(timings),
@@ -75,7 +77,11 @@ def adaptive_part(analysis: Analysis, wall_seconds: float | None = None) -> Figu
         "untried": _untried(evidence.stated, trainings, timings),
         "possible": len(evidence.places),
         "budget": {"unit": unit, "amount": amount},
-        "confirmation": [] if beliefs is None else _confirmation(evidence, beliefs, pair, names, analysis.metric),
+        "confirmation": [
+            _confirmed(evidence, beliefs, index, name, seeds, analysis.metric)
+            for index, name, seeds in zip(pair, names, fresh, strict=True)
+            if beliefs is not None and seeds
+        ],
         "steps": [_step(trial) for trial in sorted([*looked, *evidence.confirmations], key=number_of)],
     }
 
@@ -86,18 +92,17 @@ def _ended(evidence: Evidence, wall_seconds: float | None) -> str | None:
     return decision.why if isinstance(decision, Over) else None
 
 
-def _why(evidence: Evidence, pair: Sequence[int], ended: str | None) -> str | None:
-    if not pair:
+def _why(fresh: Sequence[Sequence[Trial]], ended: str | None) -> str | None:
+    """Return why something is missing. fresh: trials of fresh seeds, of the chosen cell and of the second."""
+    if not fresh:
         return UNCHOSEN[ended]
     if ended is None:
         return "its looks, or its confirmation, were cut short"
-    assert evidence.beliefs is not None
-    cells = [evidence.beliefs.places[index] for index in pair]
-    fresh = [trial for trial in evidence.confirmations if Place.of(trial) in cells]
-    if len(fresh) < len(pair) * CONFIRMATIONS:
+    trials = [trial for seeds in fresh for trial in seeds]
+    if len(trials) < len(fresh) * CONFIRMATIONS:
         return "the budget had no room for the whole confirmation"
-    failed = sum(trial.status not in COUNTED for trial in fresh)
-    return f"{failed} of {plural(len(fresh), 'fresh seed')} failed" if failed else None
+    failed = sum(trial.status not in COUNTED for trial in trials)
+    return f"{failed} of {plural(len(trials), 'fresh seed')} failed" if failed else None
 
 
 def _leans_on(chosen: Place, trainings: Sequence[Trial], timings: Sequence[Trial]) -> dict[str, str]:
@@ -121,32 +126,24 @@ def _untried(places: Sequence[Place], trainings: Sequence[Trial], timings: Seque
     }
 
 
-def _confirmation(
-    evidence: Evidence, beliefs: Beliefs, pair: Sequence[int], names: Sequence[str], metric: StudyMetric
-) -> list[dict[str, Any]]:
-    rows = []
-    for index, name in zip(pair, names, strict=True):
-        place = beliefs.places[index]
-        fresh = [trial for trial in evidence.confirmations if Place.of(trial) == place]
-        if not fresh:
-            continue
-        ended = [trial for trial in fresh if trial.status in COUNTED] or fresh
-        seconds = [_seconds(trial, evidence.target, metric) for trial in ended]
-        middle = statistics.median(seconds)
-        low, value, high = _predicted(beliefs, index, len(ended))
-        rows.append(
-            {
-                "label": name,
-                "seeds": len(ended),
-                "reached": sum(map(math.isfinite, seconds)),
-                "fresh_seconds": finite(middle),
-                "seconds": value,
-                "low": low,
-                "high": high,
-                "confirmed": low <= middle <= high,
-            }
-        )
-    return rows
+def _confirmed(
+    evidence: Evidence, beliefs: Beliefs, index: int, name: str, fresh: Sequence[Trial], metric: StudyMetric
+) -> dict[str, Any]:
+    """Return a row of the confirmation. index, name: of a cell; fresh: its trials, one or more."""
+    ended = [trial for trial in fresh if trial.status in COUNTED] or fresh
+    seconds = [_seconds(trial, evidence.target, metric) for trial in ended]
+    middle = statistics.median(seconds)
+    low, value, high = _predicted(beliefs, index, len(ended))
+    return {
+        "label": name,
+        "seeds": len(ended),
+        "reached": sum(map(math.isfinite, seconds)),
+        "fresh_seconds": finite(middle),
+        "seconds": value,
+        "low": low,
+        "high": high,
+        "confirmed": low <= middle <= high,
+    }
 
 
 def _seconds(trial: Trial, target: float, metric: StudyMetric) -> float:

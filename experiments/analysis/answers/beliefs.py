@@ -194,11 +194,6 @@ class Beliefs:
         """Return the probability of `near`."""
         return float(self.near(index, within).mean())
 
-    def rival(self, index: int, within: float) -> int:
-        """Return the cell that is the best in most of the draws in which this one isn't near it; else itself."""
-        beaten = self.logs[~self.near(index, within)]
-        return int(np.bincount(beaten.argmin(axis=1)).argmax()) if len(beaten) else index
-
 
 def _lost(rates: Vector, fates: Sequence[tuple[float, bool]], count: int) -> Vector:
     """Draw what share of their seeds recipes lose (count, r). rates: of recipes, in octaves.

@@ -257,11 +257,10 @@ class _Deciding:
         often = [self.evidence.timings[size] >= MOST_TIMINGS for size in beliefs.sizes]
         counted[(costs > left) | np.r_[np.zeros(len(recipes), dtype=bool), often]] = math.inf
         index, count, gain = most_for_its_cost(worth, counted)
-        if gain <= LEAST_GAIN:  # no look would lower the time: one tells the two apart that compete
+        if gain <= LEAST_GAIN:  # no look would lower the time: one tells whether the best cell is near the best
             gain, count = 0.0, 1
-            rival = beliefs.rival(beliefs.best, WITHIN)
-            apart = variance_taken(after.logs[:, beliefs.best] - after.logs[:, rival], looks, noise) * arriving
-            index = int(np.argmax(np.where(np.isinf(counted), -1.0, apart / counted)))
+            settled = variance_taken(after.near(beliefs.best, WITHIN), looks, noise) * arriving
+            index = int(np.argmax(np.where(np.isinf(counted), -1.0, settled / counted)))
         is_training = index < len(recipes)
         look = Look(
             number=self.number,

@@ -35,7 +35,7 @@ def look_words(look: Mapping[str, Any], minimises: str = "time") -> str:
     if gain is None:
         return UNMEASURED[look["kind"]]
     lower = f"{-100 * math.expm1(-gain):.2g}%"  # the gain is of a logarithm
-    words = f"may lower the best {minimises} by {lower}" if gain > 0 else "tells the two best cells apart"
+    words = f"may lower the best {minimises} by {lower}" if gain > 0 else "tells whether the best cell is near the best"
     together = f", with {repeats - 1} more of its kind" if repeats > 1 else ""
     return f"{words}{together}{f'; {WHOLE}' if look['kind'] == 'whole' else ''}"
 

@@ -65,13 +65,6 @@ def test_a_cell_is_near_the_best_in_the_draws_in_which_it_is_within_the_share():
     assert beliefs.near(2, 0.12).tolist() == [False, True, True, True]
 
 
-def test_the_rival_of_a_cell_is_the_best_one_where_that_cell_is_not_near_it():
-    beliefs = beliefs_of(STEPS, SECONDS)
-    assert beliefs.rival(2, 0.05) == 3
-    assert beliefs.rival(3, 0.05) == 2
-    assert beliefs.rival(2, 0.5) == 2, "it is near the best in every draw"
-
-
 # --- of a study ---------------------------------------------------------------------------------------------------
 RATES = (0.05, 0.1, 0.2, 0.4, 0.8)
 

@@ -400,6 +400,24 @@ def test_no_look_starts_that_the_budget_has_no_room_for(halfway, monkeypatch):
             assert look == "budget" or look.look.worker_seconds <= left
 
 
+def test_of_two_cells_that_compete_the_one_is_trained_of_which_less_is_known(halfway, worth_nothing):
+    """Though the other misses the target in a few draws, which sets it far apart in these."""
+    halfway.decide()
+    beliefs, generator = halfway.evidence.beliefs, np.random.default_rng(0)
+    count = len(beliefs.steps)
+    best = int(beliefs.of_recipe[beliefs.best])
+    other = next(n for n, each in enumerate(beliefs.recipes) if n != best)
+    steps = np.tile(beliefs.steps.mean(axis=0) + 1.0, (count, 1))
+    seconds = np.zeros_like(beliefs.seconds)
+    steps[:, best] = 5.0 + 0.11 * generator.standard_normal(count)
+    steps[:, other] = 5.06 + 0.06 * generator.standard_normal(count)
+    latest = np.full(len(beliefs.recipes), np.inf)
+    latest[other] = np.quantile(steps[:, other], 0.95)
+    beliefs = replace(beliefs, steps=steps, seconds=seconds, latest=latest)
+    trial = _Deciding(halfway.evidence, (), halfway.room).look(beliefs, 0.7)
+    assert recipe_of(trial) == beliefs.recipes[best][:2]
+
+
 @pytest.fixture
 def worth_nothing(monkeypatch):
     """No look is expected to lower the least time."""
@@ -412,10 +430,10 @@ def worth_nothing(monkeypatch):
 @pytest.mark.parametrize(
     ("spread", "timed", "asked"), [(0.2, 1, "size"), (0.2, MOST_TIMINGS, "training"), (0.0, 1, "training")]
 )
-def test_where_no_look_lowers_the_time_one_tells_the_two_apart_that_compete(
+def test_where_no_look_lowers_the_time_one_tells_whether_the_best_cell_is_near_the_best(
     halfway, worth_nothing, monkeypatch, spread, timed, asked
 ):
-    """Which of them is sooner hangs on the seconds of a size, or on the steps of trainings."""
+    """It hangs on the seconds of its size, or on the steps of trainings."""
     halfway.decide()
     evidence = halfway.evidence
     beliefs = evidence.beliefs

@@ -180,9 +180,9 @@ class _Deciding:
         look = last.look if last else None
         if near >= SURE or last is None or look is None or look.row is None or look.row < 2:
             return None
-        if isinstance(last, Trial) and not (last.is_timing or self.evidence.has_arrived(last)):
-            return None
-        if isinstance(last, Trial) and last.status not in TIMED:
+        if isinstance(last, Trial) and not (
+            last.status in TIMED and (last.is_timing or self.evidence.has_arrived(last))
+        ):
             return None
         best = self.evidence.label_of(beliefs.places[beliefs.best])
         same = replace(look, number=self.number, row=look.row - 1, best=best, probability=near)
@@ -465,8 +465,7 @@ LEAST_GAIN = 1e-4
 def chosen_and_next(beliefs: Beliefs) -> list[int]:
     """Return the cell that is believed best, and the second, if there is one that is believed to reach the target."""
     best, *others = np.argsort(beliefs.means, kind="stable")[:2].tolist()
-    missing = (beliefs.leap > 0).mean(axis=0)[beliefs.of_recipe]
-    return [best, *(each for each in others if missing[each] <= HALF)]
+    return [best, *(each for each in others if (beliefs.leap[:, beliefs.of_recipe[each]] > 0).mean() <= HALF)]
 
 
 def first_seed(spec: StudySpec) -> int:

@@ -203,7 +203,7 @@ def test_the_share_that_ended_at_a_limit_is_of_those_that_had_one(whole):
 
 def test_a_training_at_its_limit_is_only_known_to_take_longer():
     """Others came past the same value and took twice as long to the target: for being behind, it would have to."""
-    search = Looking()
+    search = Looking(spec=spec_of(TEXT, "train.epochs=30"))
     trial = search.until(lambda trial: trial.look.evaluations is not None)
     recipe = Recipe(trial.batch_size, trial.learning_rate, 1)
     line = end_of(trial, steps=6 * steps_of(*recipe[:2])).to_line(trial)
@@ -215,7 +215,7 @@ def test_a_training_at_its_limit_is_only_known_to_take_longer():
         learnt = evidence.posterior.learnt(evidence.combination, evidence.target)
         found[name] = math.exp(learnt.found.mean[learnt.places[recipe]])
         assert learnt.unseen == 0
-    assert found["behind"] > 1.1 * found["limited"]
+    assert found["behind"] > 1.2 * found["limited"]
 
 
 # --- what a look takes --------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from scalestudy.experiments.analysis.answers import next_trainings as module
 from scalestudy.experiments.analysis.answers.analysis import Analysis, asked
 from scalestudy.experiments.analysis.answers.next_trainings import next_trainings
 from scalestudy.experiments.analysis.measures.progress import LOOP_TELLS_NONE
-from scalestudy.experiments.plan.plan import make_plan
+from scalestudy.experiments.plan.look import Look
+from scalestudy.experiments.plan.plan import cell_trial, make_plan
 from scalestudy.experiments.plan.timing_runs import timing_trials
 from tests.support import adaptive_worlds
 from tests.support.adaptive_worlds import Searched
@@ -147,6 +148,19 @@ def test_a_diverged_seed_among_others_does_not_rule_a_cell_out():
     assert (32, 0.4) in {place_of(row["params"])[1:] for row in rows}
 
 
+def test_a_cell_whose_time_is_known_does_not_count_as_one_that_misses_the_target():
+    """Three of its five seeds reached it, just before their end; its prediction says that half would miss it."""
+    text = GRID.replace("[1, 2, 4]", "[1]").replace("[32, 64, 128]", "[64]").replace("[0.1, 0.2, 0.4]", "[0.1, 0.2]")
+    text = text.replace("[0.6]", "[0.89]").replace("epochs: 8", "epochs: 9").replace("[0]", "[0, 1, 2, 3, 4]")
+    spec, plan, trials = study_of(text, replace(LAW, noise=0.1))
+    [missed, known] = Analysis(spec, plan, trials).times(0.89).rows
+    assert (missed["reached"], known["reached"], known["n_seeds"]) == (0, 3, 5)
+    with patch.object(module, "gains", wraps=module.gains) as made:
+        listed(spec, plan, trials)
+    shown = made.call_args.args[0]
+    assert np.exp(shown[:, 1].mean()) == pytest.approx(known["seconds"], rel=0.1)
+
+
 def test_workers_beyond_the_limit_are_left_out():
     rows = rows_of(without(study_of(GRID, LAW), (2, 32, 0.4)), 50, max_gpus=2)
     assert max(row["params"]["num_gpus"] for row in rows) == 2
@@ -201,15 +215,18 @@ def test_a_training_that_does_not_stop_at_the_target_takes_all_its_epochs(was, n
 
 
 def test_where_the_epochs_are_swept_a_training_takes_those_of_its_settings():
+    """The choice has the fewer ones: trainings of 12 are twice as slow here."""
     text = GRID.replace(", stop: true", "").replace("seed: [0]", "seed: [0], train.epochs: [4, 12]")
     spec, plan, trials = study_of(text, replace(LAW, noise=0.0))
-    left = [trial for trial in trials if place_of(trial["params"]) != (2, 32, 0.4)]
-    rows = rows_of((spec, plan, left))
+    for trial in trials:
+        if trial["params"]["train.epochs"] == 12:
+            trial["epochs"] = [{**epoch, "train_seconds": 2 * epoch["train_seconds"]} for epoch in trial["epochs"]]
+    rows = rows_of((spec, plan, [trial for trial in trials if place_of(trial["params"]) != (2, 32, 0.4)]))
     assert rows
     for row in rows:
         workers, batch, _ = place_of(row["params"])
-        whole = row["params"]["train.epochs"] * LAW.epoch_seconds(workers, batch)
-        assert row["seconds"] == pytest.approx(whole, rel=0.05)
+        assert row["params"]["train.epochs"] == 4
+        assert row["seconds"] == pytest.approx(4 * LAW.epoch_seconds(workers, batch), rel=0.05)
 
 
 # --- kinds of studies -----------------------------------------------------------------------------------------------
@@ -237,6 +254,21 @@ def test_an_adaptive_search_goes_on_from_what_it_has():
     recipes = [(*place_of(row["params"])[1:], row["params"]["seed"]) for row in rows]
     assert len(set(recipes)) == len(recipes)
     assert not seeds & set(recipes)
+
+
+def test_the_seeds_that_a_confirmation_had_are_not_asked_for_again():
+    world = World.draw(np.random.default_rng(3), noise=0.1, seeds=1, wide=True)
+    with patch.object(adaptive_worlds, "MOST_LOOKS", 14):
+        search = Searched(world=world, share=0.5).run()
+    plan = make_plan(search.spec)
+    [before, *_] = rows_of((search.spec, plan, search.lines))
+    cell = {name: value for name, value in before["params"].items() if name != "seed"}
+    for number, seed in enumerate((0, 1, 1000), start=15):
+        trial = replace(cell_trial(search.spec, cell, seed), look=Look(number=number, kind="confirmation"))
+        search.lines.append(search.answer(trial, np.random.default_rng(seed)))
+    rows = rows_of((search.spec, plan, search.lines), 50)
+    after = next(row for row in rows if row["label"] == before["label"])
+    assert (after["seeds"], after["params"]["seed"]) == (before["seeds"] + 3, 1001)
 
 
 def test_trainings_that_ran_side_by_side_tell_steps_alone():

@@ -24,6 +24,7 @@ from scalestudy.experiments.analysis.answers.next_look import (
     Room,
     Wanted,
     _Deciding,
+    chosen_and_next,
     first_recipe,
     first_sizes,
     needs_quiet,
@@ -400,6 +401,23 @@ def test_no_look_starts_that_the_budget_has_no_room_for(halfway, monkeypatch):
             assert look == "budget" or look.look.worker_seconds <= left
 
 
+@pytest.mark.parametrize(("share", "asked"), [(0.9, "training"), (1.1, "size")])
+def test_a_timing_counts_for_a_quarter_of_a_training_at_least(halfway, monkeypatch, share, asked):
+    """Else ever more timings that tell next to nothing would be made, since they cost next to nothing."""
+    halfway.decide()
+    beliefs = halfway.evidence.beliefs
+    deciding = _Deciding(halfway.evidence, (), halfway.room)
+    recipes, sizes = len(beliefs.recipes), len(beliefs.sizes)
+    monkeypatch.setattr(
+        deciding, "spending", lambda _: (np.ones(recipes + sizes), np.r_[[8.0] * recipes, [0.1] * sizes])
+    )
+    worth = np.zeros((recipes + sizes, len(REPEATS)))
+    worth[0, 0], worth[recipes, 0] = 0.04, 0.01 * share
+    monkeypatch.setattr("scalestudy.experiments.analysis.answers.next_look.gains", lambda *_: worth)
+    monkeypatch.setattr(type(beliefs), "missing", np.zeros_like(beliefs.steps))
+    assert deciding.look(beliefs, 0.5).look.kind == asked
+
+
 def test_of_two_cells_that_compete_the_one_is_trained_of_which_less_is_known(halfway, worth_nothing):
     """Though the other misses the target in a few draws, which sets it far apart in these."""
     halfway.decide()
@@ -552,6 +570,26 @@ def test_a_budget_of_trainings_is_kept_and_ten_of_them_are_set_aside_for_the_con
     assert len(trainings(search)) == count
     confirmed = sum(line["look"]["kind"] == "confirmation" for line in search.lines)
     assert confirmed == min(count - 1, 2 * CONFIRMATIONS), "one training is needed before"
+
+
+@pytest.mark.parametrize("spread", [0.01, 1.0])
+def test_a_confirmation_sets_aside_half_as_much_again_as_the_best_cell_takes_at_the_most(halfway, spread):
+    """The cell that is chosen takes 100 steps, by all that is known of it. Where little is known of any, one of the
+    others takes far less in each draw: so dear a choice will hardly last."""
+    halfway.decide()
+    beliefs, evidence = halfway.evidence.beliefs, halfway.evidence
+    generator, shape = np.random.default_rng(0), beliefs.steps.shape
+    steps = np.log(100.0) + spread * generator.standard_normal(shape)
+    latest = np.full(shape[1], np.inf)
+    beliefs = replace(beliefs, steps=steps, lost=np.zeros(shape), latest=latest, seconds=np.zeros_like(beliefs.seconds))
+    deciding = _Deciding(evidence, (), halfway.room)
+    deciding.unit = "minutes"
+    places = [beliefs.places[index] for index in chosen_and_next(beliefs)]
+    expected = math.fsum(CONFIRMATIONS * evidence.training_seconds(100.0, 1.0, place.batch_size) for place in places)
+    least = float(np.exp(np.median(steps.min(axis=1))))
+    most = 2 * CONFIRMATIONS * 1.5 * least * evidence.overhead
+    assert (most < 0.5 * expected) == (spread == 1.0)
+    assert deciding.reserve(beliefs) == pytest.approx(min(expected, most) / 60, rel=0.02)
 
 
 def test_a_budget_of_trainings_counts_those_that_run():

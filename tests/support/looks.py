@@ -33,6 +33,7 @@ search: {method: adaptive}
 budget: {trials: 60}
 targets: {accuracy: [0.8]}
 """
+LOOP_TEXT = TEXT.replace("{model: lenet, data: digits}", "{loop: 'my_loop:train', exact: true}")
 SAMPLES, FLOOR, CEILING, TARGET = 1437, 0.1, 0.92, 0.8
 SHAPE = math.log((CEILING - FLOOR) / (CEILING - TARGET))
 START_SECONDS = 3.0
@@ -58,7 +59,7 @@ def end_of(trial: TrialPlan, status: Status | None = None, steps: float | None =
     if status in ("failed", "out_of_memory") or (status == "diverged" and trial.kind == "timing"):
         return replace(ended([], status), wall_seconds=START_SECONDS)
     if trial.kind == "timing":
-        made = max(int(trial.train["max_steps"]), math.ceil(2 / seconds))
+        made = max(int(trial.train.get("max_steps", 0)), math.ceil(2 / seconds))
         records = [record_of(1, None, made, batch, seconds)]
         return replace(ended(records, "finished"), wall_seconds=made * seconds + START_SECONDS)
     needed = (steps or steps_of(batch, trial.learning_rate)) * math.exp(chance.normal(0, 0.03))

@@ -13,6 +13,7 @@ from scalestudy.experiments.analysis.answers.evidence import Evidence, number_of
 from scalestudy.experiments.analysis.answers.next_look import CONFIRMATIONS, WITHIN, Over, Room, chosen_and_next, decide
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, finite
+from scalestudy.experiments.analysis.measures.progress import LOOP_TELLS_NONE
 from scalestudy.experiments.analysis.measures.trial import Trial
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.analysis.measures.usable import COUNTED, TIMED, time_to_target
@@ -63,7 +64,7 @@ def adaptive_part(analysis: Analysis, wall_seconds: float | None = None) -> Figu
     return {
         "minimises": spec.minimises,
         "ended": ended,
-        "why": _why(fresh, ended),
+        "why": LOOP_TELLS_NONE if evidence.tells_no_steps and not fresh else _why(fresh, ended),
         "chosen": names[0] if names else None,
         "beside": names[1] if len(names) > 1 else None,
         "probability": beliefs.chance(pair[0], WITHIN) if beliefs is not None else None,

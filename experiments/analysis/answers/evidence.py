@@ -17,7 +17,7 @@ from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.trial import Trial
 from scalestudy.experiments.analysis.measures.usable import TIMED, Usable, test_values, time_to_target
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, label
-from scalestudy.experiments.plan.timing_runs import LEAST_WARM_UP, TIMED_SECONDS, TIMED_STEPS
+from scalestudy.experiments.plan.timing_runs import LEAST_WARM_UP, LOOP_REPORTS, TIMED_SECONDS, TIMED_STEPS
 from scalestudy.experiments.spec.search_space import Cell, stated_places
 from scalestudy.experiments.spec.study_spec import StudySpec
 
@@ -68,7 +68,7 @@ class Evidence:
         """Take the parts. evaluations: that a training has, if it comes to its end."""
         self.spec, self.posterior = spec, posterior
         # a Ray Train loop may report more often than was said
-        self.most_evaluations = max([evaluations, *(len(trial.epochs) for trial in trials)])
+        self.most_evaluations = max([evaluations, *(len(trial.epochs) for trial in trials if not trial.is_timing)])
         self.combination = next(iter(posterior.combinations), "")
         self.pooled = not posterior.combinations or posterior.pooled(self.combination)
         self.confirmations = [trial for trial in trials if is_confirmation(trial)]
@@ -226,14 +226,30 @@ class Evidence:
         limited = [each for each in self.trials if each.look and each.look.evaluations and each.status in TIMED]
         return sum(trial.status == "stopped" for trial in limited) / len(limited) if limited else 0.0
 
-    def timing_seconds(self, step: float) -> float:
+    def timing_seconds(self, step: float, batch_size: int) -> float:
         """Return how long a timing run takes whose steps take so many seconds."""
+        if self.spec.workload.loop:
+            return LOOP_REPORTS * self.steps_between(batch_size) * step + self.beside_timing
         warm_up = max(self.spec.train.warm_up_steps, LEAST_WARM_UP)
         return max((warm_up + TIMED_STEPS) * step, TIMED_SECONDS) + self.beside_timing
+
+    @property
+    def tells_no_steps(self) -> bool:
+        """Whether a timing run has come to its end without saying what a step takes, as no other will then."""
+        runs = [trial for trial in self.trials if trial.is_timing and trial.status in TIMED]
+        return any(not all(epoch.steps_at(run.batch_size) for epoch in run.epochs) for run in runs)
 
     def training_seconds(self, steps: float, step: float, batch_size: int) -> float:
         """Return how long a training takes that needs so many steps of so many seconds to the target."""
         return self.overhead * self.made(steps, batch_size) * step
+
+    def most_worker_seconds(self, batch_size: int) -> float | None:
+        """Return the worker-seconds of a training to its last evaluation; None: too little is known."""
+        timed = self.timed
+        if timed is None or not self.evaluation_steps:
+            return None
+        count = self.cheapest(batch_size)
+        return count * self.training_seconds(self.longest(batch_size), timed.seconds(count, batch_size), batch_size)
 
     @cached_property
     def beside_timing(self) -> float:

@@ -163,7 +163,7 @@ class _Deciding:
             return self.wanted(again)
         possible = {place.size for place in self.evidence.places}
         sizes = [size for size in first_sizes(self.evidence.stated) if size in possible - self.evidence.timings.keys()]
-        if sizes and self.used < self.amount:
+        if sizes and self.used < self.amount and not self.evidence.tells_no_steps:
             return self.wanted(self.timing(sizes[0]))
         if beliefs is None:
             return self.first()
@@ -212,7 +212,7 @@ class _Deciding:
         )
         if pair is None or len(trained) + len(self.running) >= MOST_FIRST:
             return WAIT if self.running else Over(why="unreached")
-        most = max((trial.wall_seconds * trial.num_gpus for trial in trained), default=None)
+        most = self.evidence.most_worker_seconds(pair[0])
         if most is None and self.running and self.unit == "worker_hours":
             return WAIT  # several whose cost is unknown could overrun the budget by as many
         return self.wanted(self.training(pair, Look(number=self.number, kind="first", worker_seconds=most)))
@@ -221,7 +221,7 @@ class _Deciding:
         """Return why no training is tried as long as none has reached the target; None: one may be."""
         evidence = self.evidence
         no_run_ended = evidence.timings and not evidence.posterior.timing_runs
-        if no_run_ended or (evidence.posterior.combinations and evidence.timed is None):
+        if evidence.tells_no_steps or no_run_ended or (evidence.posterior.combinations and evidence.timed is None):
             return Over(why="untimed")
         if not evidence.places:
             return Over(why="unreached")
@@ -354,7 +354,15 @@ class _Deciding:
         evidence, step = self.evidence, np.exp(beliefs.seconds.mean(axis=0))
         workers = np.array([size.num_gpus for size in beliefs.sizes])
         begin = np.array([self.start_seconds(count) for count in workers.tolist()])
-        timings = np.array([evidence.timing_seconds(each) for each in step.tolist()]) + begin
+        timings = (
+            np.array(
+                [
+                    evidence.timing_seconds(each, size.batch_size)
+                    for each, size in zip(step.tolist(), beliefs.sizes, strict=True)
+                ]
+            )
+            + begin
+        )
         cheapest = {
             batch: beliefs.sizes.index(Size(evidence.cheapest(batch), batch))
             for batch in {size.batch_size for size in beliefs.sizes}

@@ -108,7 +108,7 @@ def choose(
         metric.choice_key: best,
         "pareto": [option["label"] for option in pareto(options)],
         "settle": settle,
-        **({"untrained": searched} if searched and found["recommended"].get("label", searched) != searched else {}),
+        **({"untrained": searched} if searched and searched not in choosing.tried else {}),
         "provisional": any(part["n_seeds"] < ENOUGH_SEEDS for part in used) or not used,
     }
 
@@ -135,12 +135,12 @@ class _Choosing:
         self._rate_edges, self._batch_edges = rate_edges(every), batch_edges(every)
         self._timings = {label: row for row in timings for label in row["cells"]}
         self._undecided = undecided
-        self._tried = [cell for cell in every if cell.counted]
+        self.tried = {cell.label for cell in every if cell.counted}
 
     @property
     def compared(self) -> bool:
         """Whether there was anything to choose from."""
-        return len(self._tried) > 1
+        return len(self.tried) > 1
 
     def choice(self, option: Option, compared: Compared, role: str) -> Figure:
         """Return an option in its role."""

@@ -82,6 +82,13 @@ def test_a_choice_that_was_not_trained_is_named_beside_what_is_recommended():
     assert any(f"The search's own choice, {chosen}, was not trained." in line for line in answer_lines(summary))
 
 
+def test_a_choice_that_has_too_many_workers_for_the_reader_was_trained_all_the_same(whole, part):
+    found = whole.analysis.recommend(max_gpus=1)
+    assert found["recommended"]["num_gpus"] == 1
+    assert "workers=2" in part["chosen"]
+    assert "untrained" not in found
+
+
 def test_the_choice_of_a_search_that_went_on_and_swapped_its_two_cells_is_the_new_one(whole):
     """Both have their fresh seeds already, so that no further confirmation names the new choice."""
     first = whole.kinds().index("confirmation")

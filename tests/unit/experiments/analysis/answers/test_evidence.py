@@ -8,7 +8,7 @@ import pytest
 from scalestudy.experiments.analysis.answers.beliefs import Place, Recipe, Size
 from scalestudy.experiments.analysis.answers.evidence import Evidence, is_confirmation, places_of, rests_short
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
-from tests.support.looks import SAMPLES, START_SECONDS, TEXT, Looking, end_of, step_seconds, steps_of
+from tests.support.looks import LOOP_TEXT, SAMPLES, START_SECONDS, TEXT, Looking, end_of, step_seconds, steps_of
 from tests.support.synthetic_studies import spec_of
 
 
@@ -190,6 +190,18 @@ def test_a_loop_may_report_more_often_than_it_has_epochs(whole):
     assert longest == len(many["epochs"]) * line["epochs"][0]["steps"]
 
 
+def test_a_timing_run_may_have_more_epochs_than_a_training(whole):
+    """65 steps of 3 an epoch are 22 epochs; a training has 20."""
+    lines = []
+    for line in whole.lines:
+        if line["kind"] == "timing":
+            [epoch] = line["epochs"]
+            told = {"steps": 3, "samples": None, "train_seconds": 3 * epoch["train_seconds"] / epoch["steps"]}
+            line = {**line, "epochs": [{**epoch, **told, "epoch": number} for number in range(1, 31)]}
+        lines.append(line)
+    assert evidence_of(whole, lines).longest(64) == evidence_of(whole).longest(64) == 460
+
+
 def test_the_share_that_ended_at_a_limit_is_of_those_that_had_one(whole):
     with_limit = {**training(whole)["look"], "evaluations": 9}
     lines = [
@@ -234,8 +246,14 @@ def test_a_timing_run_takes_its_steps_or_two_seconds_and_what_comes_beside_them(
     evidence = evidence_of(whole)
     assert evidence.beside_timing == pytest.approx(START_SECONDS)
     warm_up = evidence.spec.train.warm_up_steps
-    assert evidence.timing_seconds(1.0) == pytest.approx(max(warm_up, 5) + 60 + START_SECONDS)
-    assert evidence.timing_seconds(1e-4) == pytest.approx(2.0 + START_SECONDS)
+    assert evidence.timing_seconds(1.0, 64) == pytest.approx(max(warm_up, 5) + 60 + START_SECONDS)
+    assert evidence.timing_seconds(1e-4, 64) == pytest.approx(2.0 + START_SECONDS)
+
+
+def test_a_timing_run_of_a_loop_takes_three_reports(whole):
+    evidence = evidence_of(whole)
+    evidence.spec = spec_of(LOOP_TEXT)
+    assert evidence.timing_seconds(1e-4, 64) == pytest.approx(3 * 23 * 1e-4 + START_SECONDS)
 
 
 @pytest.mark.parametrize("flags", [[], ["starved"], ["oversubscribed"]])

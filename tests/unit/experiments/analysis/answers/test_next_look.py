@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from scalestudy.experiments.analysis.answers.adaptive import adaptive_part
 from scalestudy.experiments.analysis.answers.beliefs import Place, Size
 from scalestudy.experiments.analysis.answers.evidence import places_of
 from scalestudy.experiments.analysis.answers.gain import REPEATS
@@ -29,9 +30,10 @@ from scalestudy.experiments.analysis.answers.next_look import (
     first_sizes,
     needs_quiet,
 )
+from scalestudy.experiments.analysis.measures.progress import LOOP_TELLS_NONE
 from scalestudy.experiments.plan.look import Look
 from tests.support.adaptive_worlds import Searched
-from tests.support.looks import TEXT, Looking, steps_of
+from tests.support.looks import LOOP_TEXT, SAMPLES, TEXT, Looking, step_seconds, steps_of
 from tests.support.synthetic_studies import spec_of
 from tests.support.worlds import World
 
@@ -221,6 +223,14 @@ def test_where_every_timing_run_fails_nothing_is_trained():
     search = looking(ends=lambda trial: "failed" if trial.kind == "timing" else None)
     assert search.run() == Over(why="untimed")
     assert {trial.kind for trial in search.asked} == {"timing"}
+
+
+def test_a_loop_whose_timing_run_tells_no_steps_is_neither_timed_again_nor_trained():
+    search = Looking(spec=spec_of(LOOP_TEXT))
+    line = search.end(search.start())
+    line["epochs"] = [{**epoch, "steps": None, "samples": None, "samples_per_second": None} for epoch in line["epochs"]]
+    assert search.decide() == Over(why="untimed")
+    assert adaptive_part(search.analysis)["why"] == LOOP_TELLS_NONE
 
 
 def test_timing_runs_take_the_lowest_rate_whatever_the_order_of_the_list():
@@ -620,7 +630,25 @@ def test_one_training_of_unknown_cost_runs_at_a_time_where_worker_hours_are_boun
     assert search.decide() == WAIT
     search.end(first, "diverged")
     side_by_side = [search.start() for _ in range(4)]
-    assert all(trial.look.worker_seconds for trial in side_by_side), "as many as the one before took"
+    for trial in side_by_side:
+        whole = 20 * math.ceil(SAMPLES / trial.batch_size) * step_seconds(1, trial.batch_size)
+        assert trial.look.worker_seconds == pytest.approx(search.evidence.overhead * whole, rel=0.2)
+
+
+@pytest.mark.parametrize("hours", [0.04, 0.06, 0.09])
+def test_first_trainings_side_by_side_overrun_worker_hours_by_one_at_most(hours):
+    """The first one diverges after an epoch; those that follow miss the target to their end, which takes longer."""
+    search = looking("budget.trials=null", f"budget.worker_hours={hours}", "targets.accuracy=[0.99]", room=FOUR)
+    search.end(search.until(is_first), "diverged")
+    for _ in range(MOST_FIRST):
+        while isinstance(search.decide(), Wanted):
+            search.start()
+        for trial in tuple(search.running):
+            search.end(trial, "finished")
+    assert search.decide() == Over(why="budget")
+    dearest = max(line["wall_seconds"] * line["params"]["num_gpus"] for line in search.lines) / 3600
+    assert spent(search) - dearest < hours
+    assert [is_first(trial) for trial in search.asked].count(True) > 1
 
 
 @pytest.mark.parametrize("minutes", [0.01, 1.0, 4.0, 12.0])

@@ -23,7 +23,8 @@ FIGURES = ("seeds", "gain", "repeats", "seconds", "worker_seconds", "cost")
 """The columns of a CSV after the parameters, as rows of `next_trainings` have them."""
 HEAD = """\
 # {count} of {study}, the one that tells most for its cost first.
-# In a copy of its spec they take the place of sweep; search.method has to be grid.
+# In a copy of its spec they take the place of sweep, search and budget. If the study's trainings ended at the target,
+# so do those that were reckoned with here: say targets.stop: true.
 """
 
 

@@ -205,7 +205,7 @@ def at_most_words(budget: Budget) -> str:
     ends = "when it is sure of the answer"
     if budget.uses:
         ends += f", when another look costs more than it saves over {budget.uses:g} uses"
-    return f"time: not known beforehand: the search ends {ends}, and at the latest after {most}"
+    return f"time: not known beforehand: the search ends {ends}, and at the latest with its budget, {most}"
 
 
 def room_of(

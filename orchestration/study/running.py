@@ -190,7 +190,8 @@ class RunningStudy:
             done = ", all of them ended before: nothing is left to train"
         trials = f"{plural(self.progress.total, 'trial')}{done}"
         if self.plan.is_adaptive and self.plan.to_suggest:
-            trials = f"{plural(ended, 'look')} before; looking among {plural(self.plan.to_suggest.points, 'place')}"
+            looks = ended + len(self.progress.timings)
+            trials = f"{plural(looks, 'look')} before; looking among {plural(self.plan.to_suggest.points, 'place')}"
         return f"{trials}; study: {self.folder.address}; MLflow: {self.ready.tracking.shown}"
 
     def _sweep(self, exclusive: Sequence[TrialPlan] = ()) -> None:

@@ -111,11 +111,16 @@ def test_a_larger_budget_goes_on_and_repeats_nothing(done, before, place):
     equal = run_in(place, resume_study, folder.path, overrides=["budget.trials=4"])
     assert equal.exit_code == ExitCode.DONE
     assert folder.trials_file.read_bytes() == written, "an equal budget has no room either"
-    larger = run_in(place, resume_study, folder.path, overrides=["budget.trials=6"])
+    larger = run_in(place, resume_study, folder.path, overrides=["budget.trials=14"])
     assert larger.exit_code == ExitCode.DONE
+    assert "6 looks before; looking among 4 places" in (folder.path / "log.jsonl").read_text("utf-8")
     lines = folder.read_trials()
     assert folder.trials_file.read_bytes().startswith(written)
-    assert sorted(line["look"]["number"] for line in lines) == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert len({line["trial_id"] for line in lines}) == 8
-    assert larger.summary["adaptive"]["looks"]["confirmations"] == 4
+    assert sorted(line["look"]["number"] for line in lines) == list(range(1, len(lines) + 1))
+    assert len({line["trial_id"] for line in lines}) == len(lines)
+    assert any("gain" in line["look"] for line in lines), "a look by the posterior"
+    assert len(of_kind(lines, "first", "training", "whole", "confirmation")) <= 14
+    part = larger.summary["adaptive"]
+    assert (part["ended"] in ("sure", "budget"), part["why"]) == (True, None)
+    assert [row["seeds"] for row in part["confirmation"]] == [5, 5]
     assert len(asked(folder.path)) == 8

@@ -76,7 +76,7 @@ def test_the_plan_of_an_adaptive_search_has_no_duration_but_its_budget(here, bud
     plain = planned.to_dict()
     assert (plain["trials"], plain["to_suggest"]["points"]) == ([], 4)
     assert (plain["estimate"]["seconds"], plain["estimate"]["worker_seconds"]) == (None, None)
-    assert plain["estimate"]["why"].endswith(f"and at the latest after {most}")
+    assert plain["estimate"]["why"].endswith(f"and at the latest with its budget, {most}")
     assert plain["estimate"]["budget"] == planned.spec.budget.to_dict()
 
 

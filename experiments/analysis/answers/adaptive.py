@@ -28,6 +28,7 @@ UNCHOSEN: Mapping[str | None, str] = {
     None: "it was cut short before a training had reached the target",
 }
 """Why no cell is chosen, by why looking ended."""
+NONE_CAN_RUN = "of every cell trials failed or ran out of memory"
 
 
 def adaptive_part(analysis: Analysis, wall_seconds: float | None = None) -> Figure | None:
@@ -64,7 +65,7 @@ def adaptive_part(analysis: Analysis, wall_seconds: float | None = None) -> Figu
     return {
         "minimises": spec.minimises,
         "ended": ended,
-        "why": LOOP_TELLS_NONE if evidence.tells_no_steps and not fresh else _why(fresh, ended),
+        "why": _why(fresh, ended) if fresh else _why_unchosen(evidence, ended),
         "chosen": names[0] if names else None,
         "beside": names[1] if len(names) > 1 else None,
         "probability": beliefs.chance(pair[0], WITHIN) if beliefs is not None else None,
@@ -95,8 +96,6 @@ def _ended(evidence: Evidence, wall_seconds: float | None) -> str | None:
 
 def _why(fresh: Sequence[Sequence[Trial]], ended: str | None) -> str | None:
     """Return why something is missing. fresh: trials of fresh seeds, of the chosen cell and of the second."""
-    if not fresh:
-        return UNCHOSEN[ended]
     if ended is None:
         return "its looks, or its confirmation, were cut short"
     trials = [trial for seeds in fresh for trial in seeds]
@@ -104,6 +103,12 @@ def _why(fresh: Sequence[Sequence[Trial]], ended: str | None) -> str | None:
         return "the budget had no room for the whole confirmation"
     failed = sum(trial.status not in COUNTED for trial in trials)
     return f"{failed} of {plural(len(trials), 'fresh seed')} failed" if failed else None
+
+
+def _why_unchosen(evidence: Evidence, ended: str | None) -> str:
+    if evidence.tells_no_steps:
+        return LOOP_TELLS_NONE
+    return UNCHOSEN[ended] if evidence.places else NONE_CAN_RUN
 
 
 def _leans_on(chosen: Place, trainings: Sequence[Trial], timings: Sequence[Trial]) -> dict[str, str]:

@@ -283,6 +283,12 @@ def test_a_study_whose_timing_runs_all_failed_says_so():
     assert part_of(search)["why"] == "no timing run told what a step takes"
 
 
+def test_a_study_whose_cells_all_ran_out_of_memory_says_so():
+    search = looking(ends=lambda trial: "out_of_memory")
+    search.run()
+    assert part_of(search)["why"] == "of every cell trials failed or ran out of memory"
+
+
 def test_a_search_that_was_cut_short_says_so(whole):
     first = whole.kinds().index("confirmation")
     cut = "its looks, or its confirmation, were cut short"

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, at_size
 from scalestudy.experiments.plan.timing_runs import (
-    TIMED_SECONDS,
     TIMING_RUNS,
     timed_reports,
-    timed_steps,
     timing_kinds,
+    timing_run_seconds,
 )
 from scalestudy.experiments.spec.sections import length_of, step_keys
 from scalestudy.training.config import Train, Workload
@@ -137,8 +136,8 @@ class LastTimings:
         """Return the seconds of the steps of a trial's timing run; of a Ray Train loop, those of some reports."""
         if trial.workload.get("loop"):
             return self.training(replace(trial, train=timed_reports()))
-        examples = timed_steps(trial) * trial.batch_size
-        seconds = [max(TIMED_SECONDS, each.example_seconds * examples) for each in self.used_for(trial)]
+        warm_up, batch = int(trial.train["warm_up_steps"]), trial.batch_size
+        seconds = [timing_run_seconds(warm_up, each.example_seconds * batch) for each in self.used_for(trial)]
         return Span.of(seconds) if seconds else None
 
 

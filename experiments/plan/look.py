@@ -14,7 +14,7 @@ confirmation: of the choice, with a fresh seed.
 Ending = Literal["sure", "budget", "uses"]
 """Why looking ended.
 
-sure: the choice is likely enough within a share of the best. budget: it had no room for another look. uses: another
+sure: the choice is likely enough within a share of the best. budget: it had no room for another training. uses: another
 look costs more than it saves.
 """
 
@@ -38,7 +38,7 @@ class Look:
     best: str | None = None
     """The label of the cell that was believed best; of a confirmation, the choice."""
     probability: float | None = None
-    """That this cell is within `next_look.WITHIN` of the best of all stated cells; None: nothing had been reached."""
+    """That this cell is within `next_look.WITHIN` of the best of all that can run; None: nothing had been reached."""
     ended: Ending | None = None
     """Of a confirmation: why looking ended."""
     budget: float | None = None

@@ -135,6 +135,11 @@ def _longer(train: Mapping[str, Any], most: int, record: Record | None) -> dict[
     return {"epochs": max(length.length, periods * length.period)}
 
 
+def timing_run_seconds(warm_up_steps: int, step: float) -> float:
+    """Return how long the steps of a timing run take. step: seconds of one. warm_up_steps: of the study's trainings."""
+    return max(warm_up_steps, LEAST_WARM_UP) * step + max(TIMED_STEPS * step, TIMED_SECONDS)
+
+
 def timed_steps(like: TrialPlan) -> int:
     """Return the steps of the timing run for a trial, with its warm-up."""
     return max(int(like.train["warm_up_steps"]), LEAST_WARM_UP) + TIMED_STEPS

@@ -13,9 +13,9 @@ from typing import Any, TextIO
 
 from scalestudy.experiments.analysis.answers.factorised import held_out_trials
 from scalestudy.experiments.analysis.answers.next_look import Over, Room
+from scalestudy.experiments.analysis.measures.endings import WHY_OVER
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.units import plural
-from scalestudy.experiments.analysis.text.looks import WHY_OVER
 from scalestudy.experiments.plan.plan import TrialPlan
 from scalestudy.experiments.plan.timing_runs import timing_trials
 from scalestudy.orchestration.base.places import inside_ray_job

@@ -7,7 +7,7 @@ from typing import Any
 
 from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.answers.evidence import Evidence
-from scalestudy.experiments.analysis.answers.next_look import Decision, Over, Room, Wanted, decide, needs_quiet
+from scalestudy.experiments.analysis.answers.next_look import Decision, Over, Room, Wanted, decide, may_run_beside
 from scalestudy.experiments.plan.plan import TrialPlan, make_plan
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.groups.events import line_of
@@ -37,7 +37,7 @@ class AdaptiveTrials:
         if self._left:
             trial = next(iter(self._left.values()))
             others = [each for name, each in self._running.items() if name not in self._left]
-            if others and (needs_quiet(trial) or any(map(needs_quiet, others))):
+            if not may_run_beside(trial, others):
                 return None
             return Suggestion(self._left.pop(trial.trial_id))
         decision = self._decision()

@@ -20,7 +20,7 @@ from scalestudy.experiments.analysis.answers.evidence import Evidence
 from scalestudy.experiments.analysis.answers.next_look import WITHIN, Over, Room, Wanted, decide
 from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, make_plan
-from scalestudy.experiments.plan.timing_runs import TIMED_SECONDS, timed_steps, timing_trials
+from scalestudy.experiments.plan.timing_runs import TIMED_SECONDS, TIMED_STEPS, timed_steps, timing_trials
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.sweep.asha import Asha
 from tests.support.synthetic_studies import spec_of
@@ -83,7 +83,6 @@ class Searched:
             assert isinstance(decision, Wanted)
             self.looks += 1
             self.lines.append(self.answer(decision.trial, generator))
-        self.evidence = evidence
         return self
 
     def step_seconds(self, num_gpus: int, batch_size: int) -> float:
@@ -149,7 +148,7 @@ class Searched:
 
 def timing_line(trial: TrialPlan, step: float, start: float) -> dict[str, Any]:
     """The line of a timing run whose steps take so many seconds, after a start of its workers."""
-    made = max(timed_steps(trial), math.ceil(TIMED_SECONDS / step))
+    made = timed_steps(trial) + max(0, math.ceil(TIMED_SECONDS / step) - TIMED_STEPS)
     epoch = {
         "epoch": 1,
         "steps": made,

@@ -76,7 +76,7 @@ def end_of(trial: TrialPlan, status: Status | None = None, steps: float | None =
         if number > 1 and values[-2] >= TARGET:
             found = "at_target"
             break
-        if limit is not None and number >= limit and not (number > 1 and values[-2] >= TARGET):
+        if limit is not None and number >= limit:
             found = "stopped"
             break
     records = [record_of(number, value, each, batch, seconds) for number, value in enumerate(values, start=1)]

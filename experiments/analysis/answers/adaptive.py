@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,9 @@ from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.answers.beliefs import Beliefs, Place, Size
 from scalestudy.experiments.analysis.answers.evidence import Evidence, number_of
 from scalestudy.experiments.analysis.answers.next_look import CONFIRMATIONS, WITHIN, Over, Room, chosen_and_next, decide
+from scalestudy.experiments.analysis.measures.endings import UNCHOSEN
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import Figure, finite
-from scalestudy.experiments.analysis.measures.progress import LOOP_TELLS_NONE
 from scalestudy.experiments.analysis.measures.trial import Trial
 from scalestudy.experiments.analysis.measures.units import plural
 from scalestudy.experiments.analysis.measures.usable import COUNTED, TIMED, time_to_target
@@ -21,14 +21,6 @@ from scalestudy.experiments.plan.plan import name_of
 
 PREDICTIVE = (0.01, 0.5, 0.99)
 """Quantiles of the predicted median of fresh seeds: outside the outer ones, 98 %, a choice is not confirmed."""
-UNCHOSEN: Mapping[str | None, str] = {
-    "budget": "the budget was used before a training had reached the target",
-    "unreached": "no training has reached the target",
-    "untimed": "no timing run told what a step takes",
-    None: "it was cut short before a training had reached the target",
-}
-"""Why no cell is chosen, by why looking ended."""
-NONE_CAN_RUN = "of every cell trials failed or ran out of memory"
 
 
 def adaptive_part(analysis: Analysis, wall_seconds: float | None = None) -> Figure | None:
@@ -65,7 +57,7 @@ def adaptive_part(analysis: Analysis, wall_seconds: float | None = None) -> Figu
     return {
         "minimises": spec.minimises,
         "ended": ended,
-        "why": _why(fresh, ended) if fresh else _why_unchosen(evidence, ended),
+        "why": _why(fresh, ended) if fresh else UNCHOSEN[ended],
         "chosen": names[0] if names else None,
         "beside": names[1] if len(names) > 1 else None,
         "probability": beliefs.chance(pair[0], WITHIN) if beliefs is not None else None,
@@ -77,7 +69,7 @@ def adaptive_part(analysis: Analysis, wall_seconds: float | None = None) -> Figu
             "confirmations": len(evidence.confirmations),
         },
         "untried": _untried(evidence.stated, trainings, timings),
-        "possible": len(evidence.places),
+        "possible": len(evidence.possible),
         "budget": {"unit": unit, "amount": amount},
         "confirmation": [
             _confirmed(evidence, beliefs, index, name, seeds, analysis.metric)
@@ -105,17 +97,13 @@ def _why(fresh: Sequence[Sequence[Trial]], ended: str | None) -> str | None:
     return f"{failed} of {plural(len(trials), 'fresh seed')} failed" if failed else None
 
 
-def _why_unchosen(evidence: Evidence, ended: str | None) -> str:
-    if evidence.tells_no_steps:
-        return LOOP_TELLS_NONE
-    return UNCHOSEN[ended] if evidence.places else NONE_CAN_RUN
-
-
 def _leans_on(chosen: Place, trainings: Sequence[Trial], timings: Sequence[Trial]) -> dict[str, str]:
-    recipes = {(trial.batch_size, trial.learning_rate) for trial in trainings if trial.status in TIMED}
+    recipes = {Place.of(trial).recipe(pooled=True) for trial in trainings if trial.status in TIMED}
     sizes = {Size.of(trial) for trial in timings if trial.status in TIMED}
-    own = (chosen.batch_size, chosen.learning_rate) in recipes, chosen.size in sizes
-    return dict(zip(("steps", "seconds"), ("looks" if each else "law" for each in own), strict=True))
+    return {
+        "steps": "looks" if chosen.recipe(pooled=True) in recipes else "law",
+        "seconds": "looks" if chosen.size in sizes else "law",
+    }
 
 
 def _untried(places: Sequence[Place], trainings: Sequence[Trial], timings: Sequence[Trial]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What is believed of the times of all stated cells, tried or not, as draws of the posterior.
+"""What is believed of the times of cells, tried or not, as draws of the posterior.
 
 The time to the target is steps times seconds a step (docs/formulas.md §6). Steps depend on batch size and rate, seconds
 a step on num_gpus and batch size, so a look at one cell says something of many.
@@ -132,6 +132,16 @@ class Beliefs:
         """(c,), the size of each cell."""
         known = {size: index for index, size in enumerate(self.sizes)}
         return np.array([known[place.size] for place in self.places])
+
+    @cached_property
+    def expected_steps(self) -> Vector:
+        """(r,), of a training that reaches the target: the geometric mean of the draws."""
+        return np.asarray(np.exp(self.steps.mean(axis=0)))
+
+    @cached_property
+    def expected_seconds(self) -> Vector:
+        """(s,), of a step: the geometric mean of the draws."""
+        return np.asarray(np.exp(self.seconds.mean(axis=0)))
 
     @cached_property
     def missing(self) -> Vector:

@@ -17,7 +17,7 @@ from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.trial import Trial
 from scalestudy.experiments.analysis.measures.usable import TIMED, Usable, test_values, time_to_target
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, label
-from scalestudy.experiments.plan.timing_runs import LEAST_WARM_UP, LOOP_REPORTS, TIMED_SECONDS, TIMED_STEPS
+from scalestudy.experiments.plan.timing_runs import LOOP_REPORTS, timing_run_seconds
 from scalestudy.experiments.spec.search_space import Cell, stated_places
 from scalestudy.experiments.spec.study_spec import StudySpec
 
@@ -33,8 +33,7 @@ MOST_FAILED = 2
 class Evidence:
     """The records of a study, as its design takes them.
 
-    posterior: of the study, without confirmations, which never reopen a choice; with the steps of all recipes. places:
-    all stated cells. trials: all that ended, confirmations too.
+    Trials are those of looks: confirmations, which never reopen a choice, are kept apart.
     """
 
     @classmethod
@@ -61,11 +60,19 @@ class Evidence:
         self,
         spec: StudySpec,
         posterior: Posterior,
-        places: Sequence[Place],
+        stated: Sequence[Place],
         trials: Sequence[Trial],
         evaluations: int,
     ) -> None:
-        """Take the parts. evaluations: that a training has, if it comes to its end."""
+        """Take the parts.
+
+        Args:
+            spec: of the study.
+            posterior: of the looks, with the steps of the recipes of all stated cells.
+            stated: the cells that the answer is one of.
+            trials: all that ended, confirmations too.
+            evaluations: that a training has, if it comes to its end.
+        """
         self.spec, self.posterior = spec, posterior
         # a Ray Train loop may report more often than was said
         self.most_evaluations = max([evaluations, *(len(trial.epochs) for trial in trials if not trial.is_timing)])
@@ -73,7 +80,7 @@ class Evidence:
         self.pooled = not posterior.combinations or posterior.pooled(self.combination)
         self.confirmations = [trial for trial in trials if is_confirmation(trial)]
         self.trials = [trial for trial in trials if not is_confirmation(trial)]
-        self.stated = tuple(places)
+        self.stated = tuple(stated)
 
     @cached_property
     def cells(self) -> dict[Place, Cell]:
@@ -102,8 +109,8 @@ class Evidence:
         return Counter(self._recipe(trial) for trial in self.trials if not trial.is_timing)
 
     @cached_property
-    def places(self) -> tuple[Place, ...]:
-        """The cells that may still be the answer.
+    def possible(self) -> tuple[Place, ...]:
+        """The stated cells that may still be the answer.
 
         Those are out that ran out of memory, or have as many examples a worker as one that did, and those of which
         trials fail: a batch size and rate of which two did, and a size of which two timing runs or two rates did.
@@ -129,7 +136,7 @@ class Evidence:
 
     def cheapest(self, batch_size: int) -> int:
         """Return the num_gpus that take the fewest worker-seconds a step, the fewest workers where none is timed."""
-        counts = sorted({place.num_gpus for place in self.places if place.batch_size == batch_size})
+        counts = sorted({place.num_gpus for place in self.possible if place.batch_size == batch_size})
         timed = self.timed
         return counts[0] if timed is None else min(counts, key=lambda count: count * timed.seconds(count, batch_size))
 
@@ -139,7 +146,7 @@ class Evidence:
 
         None: no training has reached the target, or no step is timed.
         """
-        return self.beliefs_of(self.places) if self.places else None
+        return self.beliefs_of(self.possible) if self.possible else None
 
     def beliefs_of(self, places: Sequence[Place]) -> Beliefs | None:
         """Return the same of any stated cells."""
@@ -230,8 +237,7 @@ class Evidence:
         """Return how long a timing run takes whose steps take so many seconds."""
         if self.spec.workload.loop:
             return LOOP_REPORTS * self.steps_between(batch_size) * step + self.beside_timing
-        warm_up = max(self.spec.train.warm_up_steps, LEAST_WARM_UP)
-        return max((warm_up + TIMED_STEPS) * step, TIMED_SECONDS) + self.beside_timing
+        return timing_run_seconds(self.spec.train.warm_up_steps, step) + self.beside_timing
 
     @property
     def tells_no_steps(self) -> bool:

@@ -2,8 +2,8 @@
 
 First come short timings of sizes that lie apart, then trainings until one reaches the target. From then on the
 posterior says what each look is worth (`gain`), and the search goes on until the cell that is believed best is likely
-enough near the best of all stated cells, or the budget has no room for another look. Fresh seeds then confirm the
-choice.
+enough near the best of all cells that can run, or the budget has no room for another training. Fresh seeds then confirm
+the choice.
 """
 
 import itertools
@@ -69,10 +69,11 @@ class Wait:
 class Over:
     """No look comes any more.
 
-    unreached: no training has reached the target. untimed: no timing run has said what a step takes.
+    unreached: no training has reached the target. none_can_run: trials of every cell failed or ran out of memory.
+    untimed: no timing run came to its end. no_steps: one did, and told no steps, as a Ray Train loop may.
     """
 
-    why: Ending | Literal["unreached", "untimed"]
+    why: Ending | Literal["unreached", "none_can_run", "untimed", "no_steps"]
 
 
 Decision = Wanted | Wait | Over
@@ -82,6 +83,11 @@ WAIT = Wait()
 def needs_quiet(trial: TrialPlan) -> bool:
     """Whether a look's seconds count, so that nothing may run beside it."""
     return trial.kind == "timing" or is_confirmation(trial)
+
+
+def may_run_beside(trial: TrialPlan, others: Sequence[TrialPlan]) -> bool:
+    """Whether a look may run beside others: none of their seconds counts."""
+    return not others or not any(map(needs_quiet, (trial, *others)))
 
 
 def decide(evidence: Evidence, running: Sequence[TrialPlan], room: Room) -> Decision:
@@ -161,7 +167,7 @@ class _Deciding:
             return self.confirm(beliefs)
         if beliefs is not None and (again := self.again(beliefs)) is not None:
             return self.wanted(again)
-        possible = {place.size for place in self.evidence.places}
+        possible = {place.size for place in self.evidence.possible}
         sizes = [size for size in first_sizes(self.evidence.stated) if size in possible - self.evidence.timings.keys()]
         if sizes and self.used < self.amount and not self.evidence.tells_no_steps:
             return self.wanted(self.timing(sizes[0]))
@@ -191,7 +197,7 @@ class _Deciding:
             again = self.timing(place.size, same) if place.size in beliefs.sizes else None
         elif (recipe := place.recipe(pooled=True)) in beliefs.recipes:
             one_more = self.limited(replace(same, kind="training"), beliefs, beliefs.recipes.index(recipe))
-            again = self.training((place.batch_size, place.learning_rate), one_more)
+            again = self.training(recipe, one_more)
         else:
             again = None
         return again if again is not None and self.cost_of(again) <= self.left(beliefs) else None
@@ -206,7 +212,7 @@ class _Deciding:
         told = [trial for trial in trained if trial.status in (*TIMED, "diverged")]
         untold = [*self.running, *(trial for trial in trained if trial not in told)]
         pair = first_recipe(
-            evidence.places,
+            evidence.possible,
             [(trial.batch_size, trial.learning_rate, evidence.distance(trial)) for trial in told],
             [(trial.batch_size, trial.learning_rate) for trial in untold],
         )
@@ -215,16 +221,18 @@ class _Deciding:
         most = self.evidence.most_worker_seconds(pair[0])
         if most is None and self.running and self.unit == "worker_hours":
             return WAIT  # several whose cost is unknown could overrun the budget by as many
-        return self.wanted(self.training(pair, Look(number=self.number, kind="first", worker_seconds=most)))
+        return self.wanted(self.training(Recipe(*pair, 1), Look(number=self.number, kind="first", worker_seconds=most)))
 
     def without_first(self) -> Over | None:
         """Return why no training is tried as long as none has reached the target; None: one may be."""
         evidence = self.evidence
+        if evidence.tells_no_steps:
+            return Over(why="no_steps")
+        if not evidence.possible:
+            return Over(why="none_can_run")
         no_run_ended = evidence.timings and not evidence.posterior.timing_runs
-        if evidence.tells_no_steps or no_run_ended or (evidence.posterior.combinations and evidence.timed is None):
+        if no_run_ended or (evidence.posterior.combinations and evidence.timed is None):
             return Over(why="untimed")
-        if not evidence.places:
-            return Over(why="unreached")
         return Over(why="budget") if self.used + self.in_work >= self.amount else None
 
     # --- by the posterior -----------------------------------------------------------------------------------------
@@ -242,50 +250,44 @@ class _Deciding:
         after = beliefs
         for trial in self.running:
             after = self.told(after, trial)
-        recipes = [(recipe.batch_size, recipe.learning_rate) for recipe in beliefs.recipes]
-        seconds, each = self.spending(beliefs)
+        count, left = len(beliefs.recipes), self.left(beliefs)  # of the looks, trainings come before timings
+        seconds, worker_seconds = self.spending(beliefs)
+        of_budget = (seconds if self.unit == "minutes" else worker_seconds).tolist()
+        costs = np.array([self.priced(cost, int(index < count)) for index, cost in enumerate(of_budget)])
+        if (costs[:count] > left).all():  # timings alone would never end a budget of trainings
+            return "budget"
         looks = np.hstack([after.steps, after.seconds])
-        noise = np.r_[np.full(len(recipes), beliefs.scatter), np.full(len(beliefs.sizes), beliefs.noise)]
+        noise = np.r_[np.full(count, beliefs.scatter), np.full(len(beliefs.sizes), beliefs.noise)]
         arriving = np.r_[after.arriving, np.ones(len(beliefs.sizes))]
         worth = gains(after.shown, looks, noise) * arriving[:, None]  # what misses the target tells next to nothing
-        counted = np.maximum(each, LEAST_SHARE * each[: len(recipes)].min())
-        left = self.left(beliefs)
-        costs = seconds if self.unit == "minutes" else each
-        costs = np.array([self.priced(cost, int(index < len(recipes))) for index, cost in enumerate(costs.tolist())])
-        if (costs[: len(recipes)] > left).all():  # timings alone would never end a budget of trainings
-            return "budget"
-        often = [self.evidence.timings[size] >= MOST_TIMINGS for size in beliefs.sizes]
-        counted[(costs > left) | np.r_[np.zeros(len(recipes), dtype=bool), often]] = math.inf
-        index, count, gain = most_for_its_cost(worth, counted)
-        if gain <= LEAST_GAIN:  # no look would lower the time: one tells whether the best cell is near the best
-            gain, count = 0.0, 1
-            settled = variance_taken(after.near(beliefs.best, WITHIN), looks, noise) * arriving
-            index = int(np.argmax(np.where(np.isinf(counted), -1.0, settled / counted)))
-        is_training = index < len(recipes)
-        look = Look(
-            number=self.number,
-            kind="training" if is_training else "size",
-            gain=gain,
-            repeats=count,
-            worker_seconds=float(each[index]),
-            best=self.evidence.label_of(beliefs.places[beliefs.best]),
-            probability=near,
-        )
-        if is_training:
-            trial = self.training(recipes[index], self.limited(look, beliefs, index))
-        else:
-            trial = self.timing(beliefs.sizes[index - len(recipes)], look)
-        row = count // 2
-        if row > 1 and row * costs[index] <= left and trial.look is not None:
-            trial = replace(trial, look=replace(trial.look, row=row))
         uses = self.spec.budget.uses
         if uses is not None:
             unit = math.exp(float(beliefs.small(beliefs.reaching)[:, beliefs.best].mean()))
-            saved = uses * worth[: len(recipes)] * unit
-            price = each if beliefs.by_cost else seconds
-            if (saved < np.multiply.outer(price[: len(recipes)], REPEATS)).all():
+            price = worker_seconds if beliefs.by_cost else seconds
+            if (uses * worth[:count] * unit < np.multiply.outer(price[:count], REPEATS)).all():
                 return "uses"
-        return trial
+        weighed = np.maximum(worker_seconds, LEAST_SHARE * worker_seconds[:count].min())
+        often = [self.evidence.timings[size] >= MOST_TIMINGS for size in beliefs.sizes]
+        weighed[(costs > left) | np.r_[np.zeros(count, dtype=bool), often]] = math.inf
+        index, repeats, gain = most_for_its_cost(worth, weighed)
+        if gain <= LEAST_GAIN:  # no look would lower the time: one tells whether the best cell is near the best
+            gain, repeats = 0.0, 1
+            settled = variance_taken(after.near(beliefs.best, WITHIN), looks, noise) * arriving
+            index = int(np.argmax(np.where(np.isinf(weighed), -1.0, settled / weighed)))
+        row = repeats // 2
+        look = Look(
+            number=self.number,
+            kind="training" if index < count else "size",
+            gain=gain,
+            repeats=repeats,
+            row=row if row > 1 and row * costs[index] <= left else None,
+            worker_seconds=float(worker_seconds[index]),
+            best=self.evidence.label_of(beliefs.places[beliefs.best]),
+            probability=near,
+        )
+        if index < count:
+            return self.training(beliefs.recipes[index], self.limited(look, beliefs, index))
+        return self.timing(beliefs.sizes[index - count], look)
 
     def limited(self, look: Look, beliefs: Beliefs, index: int) -> Look:
         """Return the look of a training with its limit, or as a test of the limits."""
@@ -351,24 +353,17 @@ class _Deciding:
 
     def spending(self, beliefs: Beliefs) -> tuple[Vector, Vector]:
         """Return what trainings of recipes, then timings of sizes, take (r + s,): seconds, and worker-seconds."""
-        evidence, step = self.evidence, np.exp(beliefs.seconds.mean(axis=0))
+        evidence, step = self.evidence, beliefs.expected_seconds
         workers = np.array([size.num_gpus for size in beliefs.sizes])
         begin = np.array([self.start_seconds(count) for count in workers.tolist()])
-        timings = (
-            np.array(
-                [
-                    evidence.timing_seconds(each, size.batch_size)
-                    for each, size in zip(step.tolist(), beliefs.sizes, strict=True)
-                ]
-            )
-            + begin
-        )
+        of_size = zip(beliefs.sizes, step.tolist(), strict=True)
+        timings = begin + [evidence.timing_seconds(each, size.batch_size) for size, each in of_size]
         cheapest = {
             batch: beliefs.sizes.index(Size(evidence.cheapest(batch), batch))
             for batch in {size.batch_size for size in beliefs.sizes}
         }
         chosen = np.array([cheapest[recipe.batch_size] for recipe in beliefs.recipes])
-        expected = zip(beliefs.recipes, np.exp(beliefs.steps.mean(axis=0)).tolist(), step[chosen].tolist(), strict=True)
+        expected = zip(beliefs.recipes, beliefs.expected_steps.tolist(), step[chosen].tolist(), strict=True)
         trainings = begin[chosen] + [
             evidence.training_seconds(steps, each, recipe.batch_size) for recipe, steps, each in expected
         ]
@@ -423,9 +418,9 @@ class _Deciding:
             place = beliefs.places[index]
             left = CONFIRMATIONS - done[place]
             seeds += left
-            steps = float(beliefs.steps[:, beliefs.of_recipe[index]].mean())
-            step = float(beliefs.seconds[:, beliefs.of_size[index]].mean())
-            once = self.evidence.training_seconds(math.exp(steps), math.exp(step), place.batch_size)
+            steps = float(beliefs.expected_steps[beliefs.of_recipe[index]])
+            step = float(beliefs.expected_seconds[beliefs.of_size[index]])
+            once = self.evidence.training_seconds(steps, step, place.batch_size)
             whole = left * once + self.start_seconds(place.num_gpus)
             workers = 1 if self.unit == "minutes" else place.num_gpus
             seconds.append(min(whole * workers, left * usual))
@@ -445,19 +440,19 @@ class _Deciding:
         trial = timing_trial(self.spec, like, self.evidence.timings[size])
         return replace(trial, look=look or Look(number=self.number, kind="size"))
 
-    def training(self, pair: tuple[int, float], look: Look) -> TrialPlan:
+    def training(self, recipe: Recipe, look: Look) -> TrialPlan:
         """Return the next training of a batch size and rate, with the num_gpus that take the fewest worker-seconds."""
-        batch, rate = pair
-        used = self.evidence.trainings[Recipe(batch, rate, 1)]
-        beside = sum((trial.batch_size, trial.learning_rate) == pair for trial in self.running)
+        batch, rate, _ = recipe
+        used = self.evidence.trainings[recipe]
+        beside = sum(Place.of(trial).recipe(pooled=True) == recipe for trial in self.running)
         cell = self.evidence.cells[Place(self.evidence.cheapest(batch), batch, rate)]
         return replace(cell_trial(self.spec, cell, first_seed(self.spec) + used + beside), look=look)
 
     def wanted(self, trial: TrialPlan) -> Decision:
         """Return a look to start now, beside what runs if it fits and its seconds do not count; else wait."""
         taken = sum(each.num_gpus for each in self.running)
-        fits = not needs_quiet(trial) and taken + trial.num_gpus <= self.room.workers
-        return Wanted(trial=trial) if fits or not self.running else WAIT
+        fits = not self.running or taken + trial.num_gpus <= self.room.workers
+        return Wanted(trial=trial) if fits and may_run_beside(trial, self.running) else WAIT
 
 
 LEAST_SHARE = 0.25

@@ -35,7 +35,7 @@ MOST_CELLS = 1000
 """Of the combinations of values that were tried. Beyond it every other value of the longest list is left out."""
 LOST_SHARE = 0.5
 """A batch size and rate of whose trainings at least this share diverged is not trained again."""
-LEAST_GAIN = 1e-6
+LEAST_LISTED = 1e-6
 """No training is listed that is worth less: a millionth of the time."""
 
 
@@ -55,7 +55,7 @@ def next_trainings(
         `{of, target, by, rows}`, or missing with a why. by: "time" or "cost", of which the least is looked for. A row
         has `label`, `params` (with a `seed` that the training has not had), `seeds` (how many its cell has had),
         `gain`: by what share the least time or cost to be expected falls after so many `repeats`; `seconds`,
-        `worker_seconds` and `cost` of one training.
+        `worker_seconds` and `cost` of one training's steps, without start and evaluation.
     """
     if not present(recommendation["recommended"]):
         return missing(recommendation["recommended"]["why"])
@@ -135,7 +135,7 @@ class _Choosing:
             worth = gains(beliefs.shown, looks, noise, known=known, opens=opens)
             worth *= beliefs.arriving[recipes, None]  # one that misses the target tells next to nothing
             best, repeats, gain = most_for_its_cost(worth, spent)
-            if gain < LEAST_GAIN:
+            if gain < LEAST_LISTED:
                 return
             yield self._row(int(cells[best]), had, gain, repeats)
             known[opened[best]] = True
@@ -153,7 +153,7 @@ class _Choosing:
         Without those that have no room in memory, of which trials fail, or whose batch size and rate diverged. Where a
         training stands for the same with any num_gpus, the cheapest is enough.
         """
-        possible, pooled = set(self.evidence.places), self.evidence.pooled
+        possible, pooled = set(self.evidence.possible), self.evidence.pooled
         lost = [each for each in without_timing_runs(self.evidence.trials) if each.status == "diverged"]
         diverged = Counter(Place.of(each).recipe(pooled=pooled) for each in lost)
         found, stands = [], set()
@@ -182,15 +182,15 @@ class _Choosing:
 
     @cached_property
     def seconds(self) -> Vector:
-        """(c,), of one training: to the target, or to the last evaluation where the study's trainings go on."""
+        """(c,), of one training's steps: to the target, or to the last evaluation where the study's trainings go on."""
         spec, beliefs, evidence = self.analysis.spec, self.beliefs, self.evidence
         stops = spec.judged or evidence.target == spec.stop_target
-        expected = zip(np.exp(beliefs.steps.mean(axis=0)).tolist(), beliefs.recipes, strict=True)
+        expected = zip(beliefs.expected_steps.tolist(), beliefs.recipes, strict=True)
         made = [
             evidence.made(steps, recipe.batch_size) if stops else evidence.longest(recipe.batch_size)
             for steps, recipe in expected
         ]
-        return np.asarray(np.array(made)[beliefs.of_recipe] * np.exp(beliefs.seconds.mean(axis=0))[beliefs.of_size])
+        return np.asarray(np.array(made)[beliefs.of_recipe] * beliefs.expected_seconds[beliefs.of_size])
 
     @cached_property
     def worker_seconds(self) -> Vector:

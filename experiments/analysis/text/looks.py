@@ -4,17 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from scalestudy.experiments.analysis.measures.endings import WHY_OVER
 from scalestudy.experiments.analysis.measures.parts import Figure
 from scalestudy.experiments.analysis.measures.units import plural, seconds_text, share_text
 
-WHY_OVER: Mapping[str, str] = {
-    "sure": "the choice is likely enough near the best",
-    "budget": "the budget has no room for another look",
-    "uses": "another look costs more than it saves",
-    "unreached": "no training has reached the target",
-    "untimed": "no timing run told what a step takes",
-}
-"""Why looking ended, by `next_look.Over.why`."""
 UNMEASURED: Mapping[str, str] = {
     "size": "a step of a size that lies apart from the others",
     "first": "no training had reached the target yet",

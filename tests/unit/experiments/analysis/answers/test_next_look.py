@@ -229,7 +229,7 @@ def test_a_loop_whose_timing_run_tells_no_steps_is_neither_timed_again_nor_train
     search = Looking(spec=spec_of(LOOP_TEXT))
     line = search.end(search.start())
     line["epochs"] = [{**epoch, "steps": None, "samples": None, "samples_per_second": None} for epoch in line["epochs"]]
-    assert search.decide() == Over(why="untimed")
+    assert search.decide() == Over(why="no_steps")
     assert adaptive_part(search.analysis)["why"] == LOOP_TELLS_NONE
 
 
@@ -247,7 +247,7 @@ def test_a_size_whose_timing_runs_tell_nothing_is_timed_twice_and_no_answer(stat
     search = looking(ends=lambda trial: status if trial.kind == "timing" and trial.batch_size <= 64 else None)
     assert search.run() == Over(why="sure")
     assert max(search.evidence.timings[size] for size in itertools.starmap(Size, [(1, 32), (2, 32), (2, 64)])) <= 2
-    assert {place.batch_size for place in search.evidence.places} <= {64, 128}
+    assert {place.batch_size for place in search.evidence.possible} <= {64, 128}
 
 
 def test_a_size_whose_timing_run_failed_is_not_waited_for():
@@ -268,7 +268,7 @@ def test_sizes_beyond_the_memory_are_neither_timed_nor_trained():
 
 def test_where_nothing_fits_the_memory_the_search_gives_up():
     search = looking(ends=lambda trial: "out_of_memory" if trial.kind == "training" else None)
-    assert search.run() == Over(why="unreached")
+    assert search.run() == Over(why="none_can_run")
 
 
 # --- by the posterior ---------------------------------------------------------------------------------------------

@@ -3,9 +3,10 @@
 import pytest
 
 from scalestudy.experiments.analysis.answers.summary import summary_of
+from scalestudy.experiments.analysis.measures.endings import WHY_OVER
 from scalestudy.experiments.analysis.measures.units import LONGEST_LINE, MOST_LINES
 from scalestudy.experiments.analysis.text.answer import answer_lines
-from scalestudy.experiments.analysis.text.looks import WHY_OVER, confirmed_words, look_words, search_words
+from scalestudy.experiments.analysis.text.looks import confirmed_words, look_words, search_words
 from scalestudy.experiments.report.tables import looks_table
 from tests.support.looks import TEXT, Looking
 from tests.support.synthetic_studies import spec_of
@@ -64,7 +65,7 @@ def test_a_search_that_was_cut_short_or_not_wholly_confirmed_says_so():
     assert search_words(cut).endswith("by the law.")
     short = {**PART, "ended": "budget", "why": "the budget had no room for the whole confirmation", "confirmation": []}
     assert search_words(short).endswith("by the law. The budget had no room for the whole confirmation.")
-    assert "ended since the budget has no room for another look" in search_words(short)
+    assert "ended since the budget has no room for another training" in search_words(short)
 
 
 def test_cells_that_can_not_run_are_not_among_those_that_the_choice_is_the_best_of():
@@ -140,5 +141,5 @@ def test_no_text_of_any_search_has_a_hole_or_more_lines_than_an_answer_may_have(
         assert all(len(line) <= LONGEST_LINE for line in lines)
         assert any(search_words(summary["adaptive"]) in line for line in lines), "it is not cut"
         assert len(table.rows) == len(summary["adaptive"]["steps"])
-    assert ends == {"sure", "budget", "unreached", "untimed", None}
+    assert ends == {"sure", "budget", "unreached", "none_can_run", "untimed", None}
     assert ends - {None} <= WHY_OVER.keys()

@@ -14,8 +14,9 @@ interval that was told; and the factorised study with ASHA costs at most 0.2 of 
 that it ran, timings, held-out cells and failures included. Factorising alone can't come below 0.4 with two sizes: the
 share of the trainings with one worker. ASHA ends most of these after one epoch or three; what it may lose by that, the
 ratio tells. An adaptive study costs at most 0.7 of the factorised study's with ASHA, with its confirmation; that it
-costs 0.10 of the grid's at most is its budget's doing, and what is asked is how good its choice is then. In all studies a training has the machine to itself: two at a time would take a factorised study fewer
-minutes, and more worker-seconds.
+costs 0.10 of the grid's at most is its budget's doing, and what is asked is how good its choice is then. In all
+studies a training has the machine to itself: two at a time would take a factorised study fewer minutes, and more
+worker-seconds.
 
 On two cores it takes some 80 minutes (SCALESTUDY_DATA names the folder with Fashion-MNIST). Whatever
 ends it, the same command goes on where it was. The studies stay in `runs/decision`, or in the folder `decision` of the

@@ -18,7 +18,7 @@ costs 0.10 of the grid's at most is its budget's doing, and what is asked is how
 studies a training has the machine to itself: two at a time would take a factorised study fewer minutes, and more
 worker-seconds.
 
-On two cores it takes some 80 minutes (SCALESTUDY_DATA names the folder with Fashion-MNIST). Whatever
+On two cores it takes some 90 minutes (SCALESTUDY_DATA names the folder with Fashion-MNIST). Whatever
 ends it, the same command goes on where it was. The studies stay in `runs/decision`, or in the folder `decision` of the
 one that SCALESTUDY_BENCH names, and `scalestudy status` shows how far they are; remove the folder to measure anew.
 `--small` takes the digits and few cells, and removes its studies at the end: it proves that the parts work, no more.

@@ -137,12 +137,17 @@ def _longer(train: Mapping[str, Any], most: int, record: Record | None) -> dict[
 
 def timing_run_seconds(warm_up_steps: int, step: float) -> float:
     """Return how long the steps of a timing run take. step: seconds of one. warm_up_steps: of the study's trainings."""
-    return max(warm_up_steps, LEAST_WARM_UP) * step + max(TIMED_STEPS * step, TIMED_SECONDS)
+    return _warm_up(warm_up_steps) * step + max(TIMED_STEPS * step, TIMED_SECONDS)
 
 
 def timed_steps(like: TrialPlan) -> int:
     """Return the steps of the timing run for a trial, with its warm-up."""
-    return max(int(like.train["warm_up_steps"]), LEAST_WARM_UP) + TIMED_STEPS
+    return _warm_up(int(like.train["warm_up_steps"])) + TIMED_STEPS
+
+
+def _warm_up(steps: int) -> int:
+    """Return the warm-up steps of a timing run. steps: those of the study's trainings."""
+    return max(steps, LEAST_WARM_UP)
 
 
 def timing_kinds(trials: Iterable[TrialPlan]) -> list[TrialPlan]:

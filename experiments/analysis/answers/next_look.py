@@ -218,7 +218,7 @@ class _Deciding:
         )
         if pair is None or len(trained) + len(self.running) >= MOST_FIRST:
             return WAIT if self.running else Over(why="unreached")
-        most = self.evidence.most_worker_seconds(pair[0])
+        most = evidence.most_worker_seconds(pair[0])
         if most is None and self.running and self.unit == "worker_hours":
             return WAIT  # several whose cost is unknown could overrun the budget by as many
         return self.wanted(self.training(Recipe(*pair, 1), Look(number=self.number, kind="first", worker_seconds=most)))

@@ -40,7 +40,7 @@ class Span(NamedTuple):
 class Timing:
     """One timed training, from which the times of others are estimated."""
 
-    source: str  # what was timed, in words: the study, or what was measured just now
+    source: str  # the study that timed it, as people read it
     way: str  # see `way_of`
     num_gpus: int
     batch_size: int

@@ -161,9 +161,6 @@ def plan(
     storage: Annotated[
         str | None, typer.Option(help="A folder or URI with earlier studies, beside those that `list` finds.")
     ] = None,
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Train one cheap cell for some steps here, at most a minute.")
-    ] = False,
     rehearse: Annotated[
         bool,
         typer.Option("--rehearse", help="Try each kind of training on the CPU, and show its model."),
@@ -182,7 +179,6 @@ def plan(
         slots=slots,
         nodes=nodes,
         storage=storage,
-        measure=measure,
         rehearse=rehearse,
         extend=extend,
     )

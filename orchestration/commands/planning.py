@@ -18,10 +18,8 @@ from scalestudy.orchestration.cluster.nodes import ClusterNode, choose_device
 from scalestudy.orchestration.cluster.nodes import slots as slots_of
 from scalestudy.orchestration.cluster.ray_private import gpu_type_here
 from scalestudy.orchestration.commands.earlier import earlier_timings
-from scalestudy.orchestration.commands.measure import measure_cells
 from scalestudy.orchestration.commands.models import Variant, inspect_models
 from scalestudy.orchestration.study.folders import read_trained_spec
-from scalestudy.orchestration.study.loop_checks import refuse_loop
 from scalestudy.orchestration.study.opening import PreparedStudy, open_extended
 from scalestudy.orchestration.study.ready import (
     check_callables,
@@ -35,7 +33,7 @@ from scalestudy.orchestration.study.schedule import Costs, Room, Rule, Work, sim
 
 NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 NAMED_SOURCES = 3
-NOT_TIMED_LOOP = "not timed yet: a Ray Train loop is timed by a run, if it tells its examples"
+NOT_TIMED = "time: not known: no earlier run of the same code and data tells how long the steps take"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +86,6 @@ def plan_study(
     slots: int | None = None,
     nodes: int = 1,
     storage: str | None = None,
-    measure: bool = False,
     rehearse: bool = False,
     extend: str | Path | None = None,
 ) -> PlannedStudy:
@@ -100,47 +97,33 @@ def plan_study(
         slots: workers that fit each machine. None: as many as fit this one.
         nodes: number of machines.
         storage: a folder or URI with earlier studies, beside the usual places.
-        measure: whether to train and time some steps now.
         rehearse: whether to try each kind of training, and show its model.
         extend: the folder of the study that the spec extends.
 
-    Raises SpecError or RequestError for a study that can't run, and what `rehearse_study` and `measure_cells` raise.
+    Raises SpecError or RequestError for a study that can't run, and what `rehearse_study` raises.
     """
     spec = read_trained_spec(source, overrides)
     check_callables(spec)
     spec, plan, extends = (spec, make_plan(spec), None) if extend is None else what_is_left(open_extended(spec, extend))
     trials = known_trials(spec, plan)
     cluster = machines(spec.resources, slots, nodes, logical_cpus(plan, spec))
-    device, threads = choose_device(spec.resources.device, cluster), spec.resources.cpus_per_worker
-    if measure and plan.is_adaptive:
-        problem = f"--measure: {spec.name} searches adaptively, and times its trainings itself"
-        raise RequestError(problem, "plan without --measure")
-    if measure:
-        refuse_loop(spec, "--measure", "plan without --measure; the timings of an earlier run count")
-    if measure and device == "cuda" and not gpus_here():
-        problem = "--measure: the plan is for workers with a GPU, and this machine has none"
-        raise RequestError(problem, "measure on a machine that has, or set resources.device: cpu")
+    device = choose_device(spec.resources.device, cluster)
     accelerator = gpu_type_here() if device == "cuda" and gpus_here() else ""
     timings = earlier_timings(spec, trials, device, storage, accelerator)
     rehearsal: Rehearsal | None = None
     models: Sequence[Variant] = ()
-    if rehearse or measure:
+    if rehearse:
         root = check_data(spec)
         check_configs(trials, root)
-    if rehearse:
         rehearsal = rehearse_study(spec, plan, trials, root)
     if rehearsal and not spec.workload.loop:
         unbuilt = [kind.trials[0].workload for name, kind in kinds_of(trials).items() if name in rehearsal.left_out]
         models = inspect_models([trial for trial in trials if trial.workload not in unbuilt], root)
-    if measure:
-        timings = [measure_cells(trials, root, device=device, threads=threads), *timings]
     rule = trainings_rule(spec.resources, device, trains_for_all=spec.trains_for_all)
     fresh_workers = bool(spec.workload.loop) or (rehearsal is not None and bool(rehearsal.fresh_workers))
     room = room_of(spec, rule, device, cluster, fresh_workers=fresh_workers)
     cost = estimate(plan, LastTimings(timings), corners=trials, timed_alone=rule == "packed, then timed")
-    seconds, why = how_long(cost, room, measured=measure) if cost else (None, at_most_words(spec.budget))
-    if spec.workload.loop and cost and cost.spans is None:
-        why = NOT_TIMED_LOOP
+    seconds, why = how_long(cost, room) if cost else (None, at_most_words(spec.budget))
     return PlannedStudy(
         spec=spec,
         plan=plan,
@@ -172,15 +155,10 @@ def what_is_left(study: PreparedStudy) -> tuple[StudySpec, Plan, str]:
     return study.spec, replace(study.plan, trials=left), words
 
 
-def how_long(cost: Estimate, room: Room, *, measured: bool) -> tuple[Span | None, str | None]:
-    """Return how long the trials take in a room, by the engine's own decisions, or None and why it is not known.
-
-    measured: whether a cell of each way of training was timed just now, as far as the time reached.
-    """
-    if cost.spans is None and measured:
-        return None, "time not known: not every way of training could be timed in a minute; plan fewer of them at once"
+def how_long(cost: Estimate, room: Room) -> tuple[Span | None, str | None]:
+    """Return how long the trials take in a room, by the engine's own decisions, or None and why it is not known."""
     if cost.spans is None:
-        return None, "not timed yet: plan --measure trains one cell here, a minute at most"
+        return None, NOT_TIMED
     trials, ends = cost.trials, []
     for seconds in zip(*cost.spans, strict=True):
         works = [

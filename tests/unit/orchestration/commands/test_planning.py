@@ -12,11 +12,10 @@ from rich.console import Console
 from scalestudy.experiments.plan.estimate import LastTimings, Span, estimate
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
-from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.cluster.nodes import Node
 from scalestudy.orchestration.commands import planning as plan_module
 from scalestudy.orchestration.commands import show
-from scalestudy.orchestration.commands.planning import gpus_here, how_long, machines, plan_study
+from scalestudy.orchestration.commands.planning import NOT_TIMED, gpus_here, how_long, machines, plan_study
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.orchestration.study.opening import open_new
 from scalestudy.orchestration.study.schedule import Costs, Room
@@ -80,23 +79,17 @@ def test_the_plan_of_an_adaptive_search_has_no_duration_but_its_budget(here, bud
     assert plain["estimate"]["budget"] == planned.spec.budget.to_dict()
 
 
-def test_an_adaptive_search_is_not_measured_beforehand(here):
-    with pytest.raises(RequestError, match=r"--measure: tiny searches adaptively, .*; plan without --measure"):
-        plan_study("study.yaml", ["search.method=adaptive", "budget={minutes: 30}"], slots=2, measure=True)
-
-
 def test_it_takes_as_long_as_the_engine_would_take_with_the_starts_of_workers():
     _, plan, _ = study_of(SPEC)
     cost = estimate(plan, LastTimings([]))
     room = Room(nodes=(Node(node_id="a", slots=2),), exclusive=True, trials_per_group=200)
-    found, why = how_long(replaced(cost, [Span(10.0, 20.0, 30.0)] * 4), room, measured=False)
+    found, why = how_long(replaced(cost, [Span(10.0, 20.0, 30.0)] * 4), room)
     costs = Costs()
     # four trials one after another, in two groups of which the second waits for the end of the first
     around = 4 * costs.trial + 2 * costs.start + costs.stop
     assert found == pytest.approx((40 + around, 80 + around, 120 + around))
     assert why is None
-    assert how_long(cost, room, measured=False)[1].startswith("not timed yet: plan --measure")
-    assert "plan fewer of them" in how_long(cost, room, measured=True)[1], "it was given already"
+    assert how_long(cost, room) == (None, NOT_TIMED)
 
 
 def replaced(cost, spans):
@@ -107,7 +100,7 @@ def test_without_timings_there_is_no_number(here):
     done = scalestudy("plan", "study.yaml", "--json", cwd=here)
     plain = json.loads(done.stdout)["estimate"]
     assert (plain["seconds"], plain["worker_seconds"], plain["rests_on"]) == (None, None, [])
-    assert plain["why"].startswith("not timed yet: plan --measure")
+    assert plain["why"] == NOT_TIMED
     assert left_behind(here) == ["study.yaml"]
 
 
@@ -205,12 +198,6 @@ def test_the_plan_of_a_loop(here):
     planned = plan_study("loop.yaml", slots=2, rehearse=True)
     text = " ".join(printed(planned).split())
     assert "of-a-loop: 2 trials, 16 reports, 24 worker-reports" in text
-    assert "not timed yet: a Ray Train loop is timed by a run, if it tells its examples" in text
+    assert NOT_TIMED in text
     assert "tests.support.loops_to_check:plain left out: a Ray Train loop is not rehearsed" in text
     assert planned.models == ()
-
-
-def test_a_loop_is_not_measured_by_the_built_in_one(here):
-    (here / "loop.yaml").write_text(LOOP_TO_PLAN)
-    with pytest.raises(RequestError, match="--measure: of-a-loop trains by tests"):
-        plan_study("loop.yaml", slots=2, measure=True)

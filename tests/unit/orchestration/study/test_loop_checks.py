@@ -101,6 +101,6 @@ def test_a_loop_without_source_is_taken(monkeypatch):
 
 
 def test_what_needs_the_built_in_loop_refuses_a_loop():
-    with pytest.raises(RequestError, match=f"--measure: x trains by {MODULE}:plain, a Ray Train loop; plan without it"):
-        refuse_loop(study("plain"), "--measure", "plan without it")
-    refuse_loop(spec_of("name: x"), "--measure", "plan without it")
+    with pytest.raises(RequestError, match=f"--torchrun: x trains by {MODULE}:plain, a Ray Train loop; run its spec"):
+        refuse_loop(study("plain"), "--torchrun", "run its spec")
+    refuse_loop(spec_of("name: x"), "--torchrun", "run its spec")

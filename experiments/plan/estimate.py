@@ -1,11 +1,11 @@
-"""How long a plan's trials will take, by the last timings of comparable trials. Pure."""
+"""How long each of a plan's trials will take, by the last timings of comparable trials. Pure."""
 
 import itertools
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, at_size
 from scalestudy.experiments.plan.timing_runs import (
@@ -16,24 +16,6 @@ from scalestudy.experiments.plan.timing_runs import (
 )
 from scalestudy.experiments.spec.sections import length_of, step_keys
 from scalestudy.training.config import Train, Workload
-
-ONE_TIMING = 1.5
-"""By which factor one timing may be off: the same loop took 1.3 to 2.8 s within hours on a shared machine."""
-
-
-class Span(NamedTuple):
-    """Seconds: the least by any timing, by their median, and the most."""
-
-    low: float
-    middle: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Span":
-        """Return the least, the median and the most of the timings; of one timing, by how much it may be off."""
-        if len(values) == 1:
-            return cls(values[0] / ONE_TIMING, values[0], values[0] * ONE_TIMING)
-        return cls(min(values), statistics.median(values), max(values))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +91,8 @@ class LastTimings:
         """Return the timings that count: of the trial's cell, else of every cell that trains the same way."""
         return self.of_cell(trial) or self._ways.get(way_of(trial.workload, trial.train), ())
 
-    def training(self, trial: TrialPlan) -> Span | None:
-        """Return the seconds of a training with its evaluations. None: nothing of its way was timed."""
+    def training(self, trial: TrialPlan) -> float | None:
+        """Return the seconds of a training with its evaluations, the median by its timings. None: it has none."""
         used, length = self.used_for(trial), length_of(trial.train)
         alike = self._ways.get(way_of(trial.workload, trial.train), ())
         unit: float | None = trial.batch_size
@@ -124,7 +106,7 @@ class LastTimings:
         known = [each.evaluation_seconds for each in (*used, *alike) if each.evaluation_seconds is not None]
         evaluation = known[0] if known else 0.0
         examples = length.length * unit
-        return Span.of(
+        return statistics.median(
             [
                 each.example_seconds * examples
                 + length.evaluations * (evaluation if each.evaluation_seconds is None else each.evaluation_seconds)
@@ -132,13 +114,13 @@ class LastTimings:
             ]
         )
 
-    def timing_run(self, trial: TrialPlan) -> Span | None:
+    def timing_run(self, trial: TrialPlan) -> float | None:
         """Return the seconds of the steps of a trial's timing run; of a Ray Train loop, those of some reports."""
         if trial.workload.get("loop"):
             return self.training(replace(trial, train=timed_reports()))
         warm_up, batch = int(trial.train["warm_up_steps"]), trial.batch_size
         seconds = [timing_run_seconds(warm_up, each.example_seconds * batch) for each in self.used_for(trial)]
-        return Span.of(seconds) if seconds else None
+        return statistics.median(seconds) if seconds else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,17 +131,17 @@ class Estimate:
     timing_runs: Sequence[TrialPlan]  # that follow, one at a time, each named by the trial whose steps it times
     epochs: int  # of all trials; evaluations, where a period is no epoch; the most, if trials may stop early
     worker_epochs: int  # each trial's epochs times its workers, summed
-    spans: Sequence[Span] | None  # of `trials`, then of `timing_runs`; None: no comparable trial was timed
+    seconds: Sequence[float] | None  # of `trials`, then of `timing_runs`; None: no comparable trial was timed
     timed: int  # trials whose num_gpus and batch_size were timed
     rests_on: Sequence[str]  # the sources of the timings that count
 
     @property
-    def worker_seconds(self) -> Span | None:
-        """Each training's seconds times its workers, summed. Equal trials err together, so the ends are summed too."""
-        if self.spans is None:
+    def worker_seconds(self) -> float | None:
+        """Each trial's seconds times its workers, summed."""
+        if self.seconds is None:
             return None
-        workers = [trial.num_gpus for trial in (*self.trials, *self.timing_runs)]
-        return Span(*(sum(n * each[end] for n, each in zip(workers, self.spans, strict=True)) for end in range(3)))
+        workers = (trial.num_gpus for trial in (*self.trials, *self.timing_runs))
+        return sum(count * seconds for count, seconds in zip(workers, self.seconds, strict=True))
 
 
 def estimate(
@@ -193,8 +175,8 @@ def estimate(
     runs = [
         at_size(kind, size) for kind in kinds for size in (parts.sizes if parts else (kind.num_gpus,))
     ] * TIMING_RUNS
-    spans = [*map(timings.training, trials), *map(timings.timing_run, runs)]
-    known = [span for span in spans if span is not None]
+    seconds = [*map(timings.training, trials), *map(timings.timing_run, runs)]
+    known = [each for each in seconds if each is not None]
     sources = (each.source for trial in (*trials, *runs) for each in timings.used_for(trial))
     epochs = coming.trials * coming.epochs if coming else sum(trial.evaluations for trial in trials)
     return Estimate(
@@ -204,7 +186,7 @@ def estimate(
         worker_epochs=(
             epochs * max(coming.sizes) if coming else sum(trial.evaluations * trial.num_gpus for trial in trials)
         ),
-        spans=known if trials and len(known) == len(spans) else None,
+        seconds=known if trials and len(known) == len(seconds) else None,
         timed=sum(bool(timings.of_cell(trial)) for trial in trials),
         rests_on=tuple(dict.fromkeys(sources)),
     )

@@ -168,7 +168,7 @@ def plan(
     extend: Extended = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the trials, and how long they take by the last timings. Runs no study."""
+    """Show the trials, and about how long they take. Runs no study."""
     from scalestudy.orchestration.commands.planning import plan_study
 
     if extend is not None:

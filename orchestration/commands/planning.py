@@ -1,15 +1,16 @@
-"""`scalestudy plan`: which trials a study has, and how long they take by the last timings."""
+"""`scalestudy plan`: which trials a study has, and about how long they take by the last timings."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from scalestudy.experiments.analysis.measures.units import money_text, plural, seconds_text
-from scalestudy.experiments.plan.estimate import Estimate, LastTimings, Span, estimate
+from scalestudy.experiments.plan.estimate import Estimate, LastTimings, estimate
 from scalestudy.experiments.plan.plan import Plan, make_plan
 from scalestudy.experiments.spec.sections import Budget, Resources
 from scalestudy.experiments.spec.study_spec import StudySpec
@@ -29,11 +30,11 @@ from scalestudy.orchestration.study.ready import (
     logical_cpus,
 )
 from scalestudy.orchestration.study.rehearsal import Rehearsal, kinds_of, rehearse_study
-from scalestudy.orchestration.study.schedule import Costs, Room, Rule, Work, simulate, trainings_rule
+from scalestudy.orchestration.study.schedule import trainings_rule
 
 NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 NAMED_SOURCES = 3
-NOT_TIMED = "time: not known: no earlier run of the same code and data tells how long the steps take"
+NOT_TIMED = "no earlier run of the same code and data tells how long the steps take"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +44,17 @@ class PlannedStudy:
     spec: StudySpec
     plan: Plan
     cost: Estimate | None  # None: see `estimate`
-    seconds: Span | None  # from the first group's start to the last trial's end; None: unknown, and `why` says why
+    seconds: float | None  # see `how_long`; None: unknown, and `why` says why
     why: str | None = None
     slots: Sequence[int]  # workers that fit each machine of the plan
+    exclusive: bool  # whether a machine trains one trial at a time
     extends: str | None = None  # what an extended study has already; None: the study is new
     rehearsal: Rehearsal | None = None  # None: not asked for
     models: Sequence[Variant] = ()  # those that were rehearsed
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, for --json."""
-        cost, worker_seconds = self.cost, self.cost.worker_seconds if self.cost else None
+        cost = self.cost
         counts: dict[str, Any] = {"budget": self.spec.budget.to_dict()}
         if cost:
             counts = {
@@ -64,8 +66,8 @@ class PlannedStudy:
             }
         figures = {
             **counts,
-            "seconds": self.seconds._asdict() if self.seconds else None,
-            "worker_seconds": worker_seconds._asdict() if worker_seconds else None,
+            "seconds": self.seconds,
+            "worker_seconds": cost.worker_seconds if cost else None,
             "why": self.why,
             "slots": list(self.slots),
             "rests_on": list(cost.rests_on) if cost else [],
@@ -120,17 +122,18 @@ def plan_study(
         unbuilt = [kind.trials[0].workload for name, kind in kinds_of(trials).items() if name in rehearsal.left_out]
         models = inspect_models([trial for trial in trials if trial.workload not in unbuilt], root)
     rule = trainings_rule(spec.resources, device, trains_for_all=spec.trains_for_all)
-    fresh_workers = bool(spec.workload.loop) or (rehearsal is not None and bool(rehearsal.fresh_workers))
-    room = room_of(spec, rule, device, cluster, fresh_workers=fresh_workers)
+    cpus, gpus = spec.resources.cpus_per_worker, spec.resources.gpus_per_worker
+    room = [node.slots for node in slots_of(cluster, device=device, cpus_per_worker=cpus, gpus_per_worker=gpus)]
     cost = estimate(plan, LastTimings(timings), corners=trials, timed_alone=rule == "packed, then timed")
-    seconds, why = how_long(cost, room) if cost else (None, at_most_words(spec.budget))
+    why = why_unknown(cost, room) if cost else at_most_words(spec.budget)
     return PlannedStudy(
         spec=spec,
         plan=plan,
         cost=cost,
-        seconds=seconds,
+        seconds=how_long(cost, room, exclusive=rule == "exclusive") if cost and why is None else None,
         why=why,
-        slots=[node.slots for node in room.nodes],
+        slots=room,
+        exclusive=rule == "exclusive",
         extends=extends,
         rehearsal=rehearsal,
         models=models,
@@ -155,21 +158,49 @@ def what_is_left(study: PreparedStudy) -> tuple[StudySpec, Plan, str]:
     return study.spec, replace(study.plan, trials=left), words
 
 
-def how_long(cost: Estimate, room: Room) -> tuple[Span | None, str | None]:
-    """Return how long the trials take in a room, by the engine's own decisions, or None and why it is not known."""
-    if cost.spans is None:
-        return None, NOT_TIMED
-    trials, ends = cost.trials, []
-    for seconds in zip(*cost.spans, strict=True):
-        works = [
-            Work(trial_id=str(number), num_workers=trial.num_gpus, duration=duration)
-            for number, (trial, duration) in enumerate(zip(trials, seconds, strict=False))
-        ]
-        try:
-            ends.append(simulate(works, room, Costs()).makespan + sum(seconds[len(trials) :]))
-        except ValueError as error:
-            return None, f"time not known: {error}; for other machines: --slots, --nodes"
-    return Span(*ends), None
+def how_long(cost: Estimate, slots: Sequence[int], *, exclusive: bool) -> float:
+    """Return about how many seconds the trials of a timed plan take, and then its timing runs.
+
+    That is each trial's seconds ÷ the trials of its size that fit at a time, summed, and no less than the longest
+    trial. The starts of workers are left out.
+
+    Args:
+        cost: of the plan, timed.
+        slots: workers that fit each machine.
+        exclusive: whether a machine trains one trial at a time; a timing run has its machine to itself in any case.
+    """
+    known, count = cost.seconds or (), len(cost.trials)
+    total = 0.0
+    for trials, seconds, alone in (
+        (cost.trials, known[:count], exclusive),
+        (cost.timing_runs, known[count:], True),
+    ):
+        fitting = (trials_at_a_time(trial.num_gpus, slots, exclusive=alone) for trial in trials)
+        shares = (each / fit for each, fit in zip(seconds, fitting, strict=True))
+        total += max(sum(shares), max(seconds, default=0.0))
+    return total
+
+
+def trials_at_a_time(num_workers: int, slots: Sequence[int], *, exclusive: bool) -> int:
+    """Return how many trials of a size fit at a time, each on as few machines as hold it; 0: not one fits.
+
+    A trial that needs several machines counts as if it had them to itself. slots: workers that fit each machine, the
+    same number on all. exclusive: whether a machine trains one trial at a time.
+    """
+    each, machines = slots[0], len(slots)
+    if num_workers > each:
+        return machines // math.ceil(num_workers / each) if each else 0
+    return machines if exclusive else machines * (each // num_workers)
+
+
+def why_unknown(cost: Estimate, slots: Sequence[int]) -> str | None:
+    """Return why nothing tells how long a plan takes; None: it is known."""
+    sizes = [trial.num_gpus for trial in (*cost.trials, *cost.timing_runs)]
+    largest, most = max(sizes, default=0), sum(slots)
+    if largest > most:
+        room = f"there is room for {plural(most, 'worker')}, too few for num_gpus {largest}"
+        return f"{room}; for other machines: --slots, --nodes"
+    return NOT_TIMED if cost.seconds is None else None
 
 
 def at_most_words(budget: Budget) -> str:
@@ -183,24 +214,7 @@ def at_most_words(budget: Budget) -> str:
     ends = "when it is sure of the answer"
     if budget.uses:
         ends += f", when another look costs more than it saves over {budget.uses:g} uses"
-    return f"time: not known beforehand: the search ends {ends}, and at the latest with its budget, {most}"
-
-
-def room_of(
-    spec: StudySpec, rule: Rule, device: str, nodes: Sequence[ClusterNode], *, fresh_workers: bool = False
-) -> Room:
-    """Return the room that a study would have on these machines, and the engine's rules there.
-
-    fresh_workers: whether a group trains one trial alone, as for a Ray Train loop.
-    """
-    wanted = spec.resources
-    cpus, gpus = wanted.cpus_per_worker, wanted.gpus_per_worker
-    return Room(
-        nodes=tuple(slots_of(nodes, device=device, cpus_per_worker=cpus, gpus_per_worker=gpus)),
-        exclusive=rule == "exclusive",
-        trials_per_group=1 if fresh_workers else spec.limits.trials_per_group,
-        placement=wanted.placement,
-    )
+    return f"the search ends {ends}, and at the latest with its budget, {most}"
 
 
 def machines(resources: Resources, slots_each: int | None, count: int, logical_cpus: int | None) -> list[ClusterNode]:
@@ -221,31 +235,27 @@ def gpus_here() -> int:
 
 
 def time_lines(planned: PlannedStudy) -> list[str]:
-    """Return lines that say how long the study takes, what it costs, and which timings say so."""
+    """Return lines that say about how long the study takes, what it costs, and which timings say so."""
     cost, used = planned.cost, planned.cost.worker_seconds if planned.cost else None
     if planned.seconds is None or cost is None or used is None:
-        return [planned.why or ""]
-    more = len(cost.rests_on) - NAMED_SOURCES
-    sources = ", ".join(cost.rests_on[:NAMED_SOURCES]) + (f" and {more} more" if more > 0 else "")
-    room = " + ".join(map(str, planned.slots))
+        return [f"time: not known beforehand: {planned.why}"]
     may_end_early = planned.spec.search.scheduler != "none" or planned.spec.stops_at_target
     at_most = "at most " if planned.plan.to_suggest or may_end_early else ""
-    lines = [
-        f"time: {at_most}{_text(planned.seconds, seconds_text)} with room for {room} workers, by {sources}",
-        f"worker-seconds: {at_most}{_text(used, '{:.0f}'.format)}",
-    ]
+    several = len(planned.slots) > 1
+    room = f"{plural(planned.slots[0], 'worker')}{f' on each of {len(planned.slots)} machines' if several else ''}"
+    alone = f", one trial at a time{' on each' if several else ''}" if planned.exclusive else ""
+    costs = f"{used:.0f} worker-seconds"
     if price := planned.spec.targets.price_per_gpu_hour:
-        hours = Span(*(price * seconds / 3_600 for seconds in used))
-        lines.append(f"cost: {at_most}{_text(hours, money_text)} at {price:g} a GPU-hour")
+        costs += f", {money_text(price * used / 3_600)} at {price:g} a GPU-hour"
+    more = len(cost.rests_on) - NAMED_SOURCES
+    sources = ", ".join(cost.rests_on[:NAMED_SOURCES]) + (f" and {more} more" if more > 0 else "")
+    lines = [
+        f"time: {at_most}about {seconds_text(planned.seconds)} with room for {room}{alone} ({costs}), by {sources}; "
+        "the starts of workers come on top"
+    ]
     if scaled := len(cost.trials) - cost.timed:
         lines.append(
             f"{scaled} of {len(cost.trials)} trials have a num_gpus or batch size that was not timed: "
             "they count by the examples a second of the others"
         )
     return lines
-
-
-def _text(span: Span, text: Callable[[float], str]) -> str:
-    """Return a span as `about 12 min (10 min to 15 min)`; the middle alone if the ends have the same text."""
-    low, middle, high = map(text, span)
-    return f"about {middle}" if low == high else f"about {middle} ({low} to {high})"

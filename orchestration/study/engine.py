@@ -83,15 +83,14 @@ class Engine:
             trials_per_group=per_group,
         )
         self.times_apart = placed.rule == "packed, then timed"  # its trials are timed by separate runs, after them
-        exclusive, placement = placed.rule == "exclusive", wanted.placement
-        self._room = schedule.Room(nodes=nodes, exclusive=exclusive, trials_per_group=per_group, placement=placement)
+        self._room = schedule.Room(nodes=nodes, exclusive=placed.rule == "exclusive")
         self._sizes, self._logs, self._started = sizes, folder.logs, False
         cpus, gpus = wanted.cpus_per_worker, wanted.gpus_per_worker
         self._grown = growth.most(device=device, cpus_per_worker=cpus, gpus_per_worker=gpus) if growth else None
         settings = PoolSettings(
             limits=limits,
-            exclusive=exclusive,
-            placement=placement,
+            exclusive=self._room.exclusive,
+            placement=wanted.placement,
             logs=str(folder.driver_log),
             grows=growth is not None,
         )

@@ -43,7 +43,6 @@ from scalestudy.orchestration.study.alike import FirstTrials
 from scalestudy.orchestration.study.engine import Engine
 from scalestudy.orchestration.study.ready import Ready
 from scalestudy.orchestration.study.result import StudyResult, exit_code_of, exit_code_of_signal
-from scalestudy.orchestration.study.schedule import Costs
 from scalestudy.orchestration.study.trials import order, train_config
 from scalestudy.orchestration.sweep.methods import search_for
 from scalestudy.orchestration.sweep.search import PlannedTrials, Search
@@ -62,6 +61,8 @@ logger = logging.getLogger(__name__)
 ViewFactory = Callable[[StudyProgress, TextIO, Callable[[], dict[str, float]]], View]
 """A function that makes a view from the progress, the screen, and what is being started for how many seconds."""
 
+COLD_START_SECONDS = 7.0
+"""From a group's order to its workers being ready, where none was started yet: docs/results/engine.md."""
 ENGINE_STARTS = 3
 """Times that a run of a study starts its engine; each loss of the pool's actor costs one."""
 QUICK_SECONDS = 0.5
@@ -230,7 +231,7 @@ class RunningStudy:
         starts = [*self.cold_starts.values(), *self.engine.cold_starts().values()]
         return Room(
             workers=self.engine.slots,
-            start_seconds=statistics.median(starts or [Costs().start]),
+            start_seconds=statistics.median(starts or [COLD_START_SECONDS]),
             minutes=self.recorder.history.wall_seconds_at(time.time()) / 60,
         )
 

@@ -23,12 +23,12 @@ from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.cluster.connection import connect
 from scalestudy.orchestration.cluster.nodes import Node
-from scalestudy.orchestration.study.schedule import Costs, Room, Work, simulate
+from scalestudy.orchestration.study.schedule import Room
 from scalestudy.orchestration.study.study import StudyResult
 from scalestudy.orchestration.sweep.sweep import HEAD_SHARE
 from tests.support.bench_models import NOTHING
 from tests.support.groups import group_pool
-from tests.support.schedules import lower_bound
+from tests.support.schedules import Costs, Work, lower_bound, simulate
 from tests.support.studies import write_spec
 from tests.support.tables import Part, Rows
 
@@ -236,8 +236,8 @@ def packing(folder: Path, *, small: bool = False) -> Rows:
 
 def _packing_row(trials: list[dict[str, Any]], groups: int, seconds: float) -> list[str]:
     works = [Work(trial_id=f"{size}-{number}", num_workers=size, duration=seconds) for size, number in PACKED]
-    room = Room(nodes=(Node(node_id="here", slots=4),), exclusive=False, trials_per_group=200)
-    bound, planned = lower_bound(works, room), simulate(works, room, Costs())
+    room = Room(nodes=(Node(node_id="here", slots=4),), exclusive=False)
+    bound, simulated = lower_bound(works, room), simulate(works, room, Costs())
     begun = min(seconds_of(trial["started_at"]) for trial in trials)
     makespan = max(seconds_of(trial["ended_at"]) for trial in trials) - begun
     first = first_starts(trials)
@@ -247,7 +247,7 @@ def _packing_row(trials: list[dict[str, Any]], groups: int, seconds: float) -> l
         f"{first:.0f}",
         f"{bound:.0f}",
         f"{(makespan - first) / bound:.2f}",
-        f"{planned.makespan:.0f}",
+        f"{simulated.makespan:.0f}",
         str(groups),
         str(evictions),
     ]
@@ -279,7 +279,7 @@ HEADERS = {
     "cold": ["workers", "our cold start, s", "stock TorchTrainer, s", "ratio"],
     "warm": ["workers", "trials", "training, s", "beyond training and evaluation, s", "end to end beyond training, s"],
     "nothing": ["way", "at a time", "trials", "ms a trial", "of it training", "driver's CPU ms", "ms, all in"],
-    "packing": ["makespan, s", "first starts, s", "bound, s", "ratio without", "`plan` said, s", "groups", "evictions"],
+    "packing": ["makespan, s", "first starts, s", "bound, s", "ratio without", "simulated, s", "groups", "evictions"],
 }
 PARTS = {
     "cold": Part("A group's cold start", HEADERS["cold"], cold_starts),

@@ -144,7 +144,7 @@ def test_the_plan_of_a_search_says_what_is_to_come():
     )
     assert Plan.from_dict(plan.to_dict()) == plan
     cost = estimate(plan, LastTimings([]), corners=corner_trials(spec))
-    assert (len(cost.trials), cost.epochs, cost.worker_epochs, cost.spans) == (12, 36, 72, None)
+    assert (len(cost.trials), cost.epochs, cost.worker_epochs, cost.seconds) == (12, 36, 72, None)
 
 
 def test_a_plan_takes_in_what_was_suggested_once():

@@ -5,20 +5,30 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
-from scalestudy.experiments.plan.estimate import LastTimings, Span, estimate
+from scalestudy.experiments.plan.estimate import Estimate
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.cluster.nodes import Node
 from scalestudy.orchestration.commands import planning as plan_module
 from scalestudy.orchestration.commands import show
-from scalestudy.orchestration.commands.planning import NOT_TIMED, gpus_here, how_long, machines, plan_study
+from scalestudy.orchestration.commands.planning import (
+    NOT_TIMED,
+    gpus_here,
+    how_long,
+    machines,
+    plan_study,
+    trials_at_a_time,
+)
+from scalestudy.orchestration.groups.placement import Request, decide
 from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.orchestration.study.opening import open_new
-from scalestudy.orchestration.study.schedule import Costs, Room
 from tests.support.approved import approved
 from tests.support.in_process import scalestudy
 from tests.support.studies import left_behind, write_spec
@@ -79,25 +89,74 @@ def test_the_plan_of_an_adaptive_search_has_no_duration_but_its_budget(here, bud
     assert plain["estimate"]["budget"] == planned.spec.budget.to_dict()
 
 
-def test_it_takes_as_long_as_the_engine_would_take_with_the_starts_of_workers():
-    _, plan, _ = study_of(SPEC)
-    cost = estimate(plan, LastTimings([]))
-    room = Room(nodes=(Node(node_id="a", slots=2),), exclusive=True, trials_per_group=200)
-    found, why = how_long(replaced(cost, [Span(10.0, 20.0, 30.0)] * 4), room)
-    costs = Costs()
-    # four trials one after another, in two groups of which the second waits for the end of the first
-    around = 4 * costs.trial + 2 * costs.start + costs.stop
-    assert found == pytest.approx((40 + around, 80 + around, 120 + around))
-    assert why is None
-    assert how_long(cost, room) == (None, NOT_TIMED)
+def timed(trials, timing_runs=()):
+    """A timed plan; trials and timing runs are (workers, seconds)."""
+    pairs = [*trials, *timing_runs]
+    orders = [SimpleNamespace(num_gpus=workers) for workers, _ in pairs]
+    return Estimate(
+        trials=orders[: len(trials)],
+        timing_runs=orders[len(trials) :],
+        epochs=len(trials),
+        worker_epochs=sum(workers for workers, _ in trials),
+        seconds=[seconds for _, seconds in pairs],
+        timed=len(trials),
+        rests_on=("runs/a",),
+    )
 
 
-def replaced(cost, spans):
-    return cost.__class__(**{**vars(cost), "spans": spans})
+@pytest.mark.parametrize(
+    ("trials", "timing_runs", "slots", "exclusive", "seconds"),
+    [
+        # side by side on four workers' room: 24 · 1 / 4 + 10 · 2 / 2 + 10 · 4 / 1, which is (24 + 40 + 160) / 4
+        ([(1, 6.0)] * 4 + [(2, 10.0)] * 2 + [(4, 10.0)] * 4, [], [4], False, 6 + 10 + 40),
+        # one at a time: all seconds
+        ([(1, 6.0)] * 4 + [(2, 10.0)] * 2, [], [4], True, 24 + 20),
+        # of three workers one trial fits four at a time
+        ([(3, 10.0)] * 2, [], [4], False, 20),
+        # one at a time on each of two machines: (24 + 20) / 2; what needs both, alone
+        ([(1, 6.0)] * 4 + [(2, 10.0)] * 2, [], [4, 4], True, 22),
+        ([(8, 10.0)] * 2 + [(4, 10.0)] * 2, [], [4, 4], True, 20 + 10),
+        # two of the four places stay empty
+        ([(1, 8.0), (1, 10.0)], [], [4], False, 10),
+        # timing runs follow, one at a time on each machine
+        ([(1, 6.0)] * 4, [(1, 2.0)] * 2 + [(2, 3.0)] * 2, [4], False, 6 + 4 + 6),
+        ([(1, 6.0)] * 8, [(1, 2.0)] * 2 + [(2, 3.0)] * 2, [4, 4], False, 6 + 5),
+    ],
+)
+def test_how_long_a_plan_takes(trials, timing_runs, slots, exclusive, seconds):
+    assert how_long(timed(trials, timing_runs), slots, exclusive=exclusive) == pytest.approx(seconds)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 8), st.floats(0.1, 30.0)), min_size=1, max_size=9),
+    st.integers(1, 8),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_no_plan_takes_less_than_its_longest_trial_and_its_work_over_the_room(trials, each, machines, exclusive):
+    trials = [(min(workers, each * machines), seconds) for workers, seconds in trials]
+    cost = timed(trials)
+    found = how_long(cost, [each] * machines, exclusive=exclusive)
+    assert found >= max(seconds for _, seconds in trials)
+    assert found >= cost.worker_seconds / (each * machines) - 1e-9
+    assert how_long(cost, [each] * (machines + 1), exclusive=exclusive) <= found + 1e-9
+
+
+@given(st.integers(1, 10), st.integers(0, 8), st.integers(1, 4), st.booleans())
+def test_as_many_trials_fit_as_the_engine_starts_on_empty_machines(size, each, machines, exclusive):
+    nodes = [Node(node_id=str(number), slots=each) for number in range(machines)]
+    requests = [Request(trial_id=str(number), num_workers=size) for number in range(40)]
+    started = len(decide(nodes, [], requests, exclusive=exclusive))
+    fitting = trials_at_a_time(size, [each] * machines, exclusive=exclusive)
+    if exclusive or size <= each:
+        assert fitting == started
+    else:  # what one trial leaves of a machine may hold a part of another
+        assert fitting <= started
+        assert bool(fitting) == bool(started)
 
 
 def test_without_timings_there_is_no_number(here):
-    done = scalestudy("plan", "study.yaml", "--json", cwd=here)
+    done = scalestudy("plan", "study.yaml", "--slots", "2", "--json", cwd=here)
     plain = json.loads(done.stdout)["estimate"]
     assert (plain["seconds"], plain["worker_seconds"], plain["rests_on"]) == (None, None, [])
     assert plain["why"] == NOT_TIMED

@@ -28,7 +28,7 @@ from scalestudy.orchestration.study.study import StudyResult
 from scalestudy.orchestration.sweep.sweep import HEAD_SHARE
 from tests.support.bench_models import NOTHING
 from tests.support.groups import group_pool
-from tests.support.schedules import Costs, Work, lower_bound, simulate
+from tests.bench.schedules import Costs, Work, lower_bound, simulate
 from tests.support.studies import write_spec
 from tests.support.tables import Part, Rows
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -80,12 +80,6 @@ class GpuState:
         reasons, limit, default = set(self.reasons or ()), self.power_limit_watts, self.power_default_watts
         is_lowered = limit is not None and default is not None and limit < default
         return bool(reasons & THROTTLED) or (is_lowered and POWER_CAP in reasons)
-
-
-def flags_of(states: Sequence[GpuState]) -> set[str]:
-    """Return what puts the timings in doubt: `throttled`, and `shared_gpu` if somebody else computed on a GPU."""
-    throttled = {"throttled"} if any(state.is_throttled for state in states) else set()
-    return throttled | ({"shared_gpu"} if any(state.others for state in states) else set())
 
 
 def others_on(processes: int | None, workers: int) -> int | None:

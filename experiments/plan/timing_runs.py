@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from scalestudy.experiments.plan.plan import TrialPlan, at_size, step_params, trial_id
+from scalestudy.experiments.plan.timing_flags import TimingFlag
 from scalestudy.experiments.spec.search_space import Factorised
 from scalestudy.experiments.spec.sections import NO_STEP, length_of
 from scalestudy.experiments.spec.study_spec import StudySpec
@@ -31,9 +32,6 @@ LOOP_REPORTS = 3
 """Reports of a timing run of a Ray Train loop. The first one, with the loop's set-up, is left out of its times."""
 TIMED = ("finished", "at_target", "stopped")
 """Statuses of trials whose epochs were all timed."""
-DISTURBED = "shared_node"
-STARVED = "starved"
-"""The flag of trials whose workers had no core for more than a fifth of their computing time (`starved_share`)."""
 
 Record = Mapping[str, Any]
 
@@ -65,7 +63,7 @@ def timing_trials(
     resources = spec.to_dict()["resources"]
     rounds: list[list[TrialPlan]] = [[] for _ in range(TIMING_RUNS)]
     for pairs in alike.values():
-        if not factorised and not any(DISTURBED in record.get("flags", ()) for _, record in pairs):
+        if not factorised and not any(TimingFlag.SHARED_NODE in record.get("flags", ()) for _, record in pairs):
             continue
         first, record = pairs[0]
         if spec.workload.loop and not all(epoch.get("samples") for epoch in record["epochs"]):

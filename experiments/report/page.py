@@ -45,7 +45,7 @@ from scalestudy.experiments.analysis.text.answer import (
 )
 from scalestudy.experiments.analysis.text.sentences import best_rows, book_table, evidence_words, shared_caveats
 from scalestudy.experiments.analysis.text.to_learn import to_learn
-from scalestudy.experiments.plan.timing_runs import STARVED
+from scalestudy.experiments.plan.timing_flags import TimingFlag
 from scalestudy.experiments.report.drawing import Drawn
 from scalestudy.experiments.report.explorer import embedded
 from scalestudy.experiments.report.flags import flag_words
@@ -330,7 +330,7 @@ def no_verdict(summary: Summary) -> str:
     chosen = summary["recommendation"]["choice"]
     if not present(chosen):
         return "No cell is recommended, so no cause was looked for."
-    if any(chosen["label"] in row["cells"] and STARVED in row["flags"] for row in summary["timings"]):
+    if any(chosen["label"] in row["cells"] and TimingFlag.STARVED in row["flags"] for row in summary["timings"]):
         return f"The workers of {chosen['label']} were starved, so its timings name no cause."
     return (
         f"Where {chosen['label']} was timed no threshold was passed by more than runs scatter: waiting for data "

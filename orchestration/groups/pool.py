@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, assert_never
 
+from scalestudy.experiments.plan.timing_flags import TimingFlag
 from scalestudy.experiments.spec.reaching import arrival
 from scalestudy.orchestration.cluster.nodes import Node, largest_group
 from scalestudy.orchestration.cluster.sharing import TAGS, Demand
@@ -592,7 +593,7 @@ class GroupPool:
         record = loop.take(post)
         request.record.checkpoint = loop.checkpoint
         if post.resumed:
-            request.record.flags.add("resumed")
+            request.record.flags.add(TimingFlag.RESUMED)
         if record is None:
             return
         done = EpochDone(record=record, flags=tuple(sorted(request.record.flags)), checkpoint=loop.checkpoint)
@@ -675,7 +676,7 @@ class GroupPool:
         machines = {node.machine for node in self.nodes if node.taken}
         shared = any(node.machine in machines for node in self.nodes if node.node_id in group.slots)
         if shared and (request := self._request_of(group)):
-            request.record.flags.add("shared_node")
+            request.record.flags.add(TimingFlag.SHARED_NODE)
 
     def _order_start(self, start: Start) -> None:
         now = self.clock()
@@ -712,7 +713,7 @@ class GroupPool:
         running = [other for other in beside if other.assignment]
         for each in [group, *running] if running else []:
             if disturbed := self._request_of(each):
-                disturbed.record.flags.add("shared_node")
+                disturbed.record.flags.add(TimingFlag.SHARED_NODE)
         self._note_others(group)
 
     def _overrun(self, group: Group, now: float) -> tuple[failures.Cause, str] | None:

@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
-from scalestudy.experiments.plan.timing_runs import STARVED
+from scalestudy.experiments.plan.timing_flags import TimingFlag
 from scalestudy.orchestration.groups.events import (
     Ended,
     EpochDone,
@@ -31,10 +31,9 @@ from scalestudy.orchestration.groups.events import (
     TrialEvent,
     World,
 )
-from scalestudy.training.gpu_state import GpuState, flags_of
+from scalestudy.training.gpu_state import GpuState
 from scalestudy.training.records import EpochRecord, utc_text
 
-WARM_UP_INCLUDED = "warm_up_included"
 MOST_STARVED = 0.2
 """Above this share of its computing time without a core, a worker is starved: it kept less than 0.8 of the core."""
 
@@ -45,7 +44,7 @@ def worker_flags(members: Sequence[Member]) -> set[str]:
     threads: dict[str, int] = {}
     for member in on_cpu:
         threads[member.host] = threads.get(member.host, 0) + member.threads
-    return {"oversubscribed"} if any(threads[member.host] > member.cores for member in on_cpu) else set()
+    return {TimingFlag.OVERSUBSCRIBED} if any(threads[member.host] > member.cores for member in on_cpu) else set()
 
 
 def epoch_flags(epochs: Sequence[EpochRecord], known: Collection[str] = ()) -> set[str]:
@@ -56,10 +55,10 @@ def epoch_flags(epochs: Sequence[EpochRecord], known: Collection[str] = ()) -> s
     """
     flags = set[str]()
     if epochs and all(epoch.samples_per_second is None for epoch in epochs):  # none had steps after the warm-up
-        flags.add(WARM_UP_INCLUDED)
+        flags.add(TimingFlag.WARM_UP_INCLUDED)
     shares = [epoch.starved_share for epoch in epochs if epoch.starved_share is not None]
-    if shares and statistics.median(shares) > MOST_STARVED and "oversubscribed" not in known:
-        flags.add(STARVED)
+    if shares and statistics.median(shares) > MOST_STARVED and TimingFlag.OVERSUBSCRIBED not in known:
+        flags.add(TimingFlag.STARVED)
     return flags
 
 
@@ -150,7 +149,7 @@ class TrialRecord:
     def training_started(self, at: float, *, resumed: bool) -> None:
         """Note that rank 0 is about to take its first step. Later attempts leave the cost of the start-up as it is."""
         if resumed:
-            self.flags.add("resumed")
+            self.flags.add(TimingFlag.RESUMED)
         if self.startup_seconds is None and self.begun_at is not None:
             self.startup_seconds = at - self.begun_at
 
@@ -159,7 +158,10 @@ class TrialRecord:
         if post.status == "diverged":
             self.lost_seconds = post.lost_seconds
         self.details, self.gpus, self.code = dict(post.details), post.gpus, dict(post.code)
-        self.flags |= flags_of(post.gpus)
+        if any(gpu.is_throttled for gpu in post.gpus):
+            self.flags.add(TimingFlag.THROTTLED)
+        if any(gpu.others for gpu in post.gpus):
+            self.flags.add(TimingFlag.SHARED_GPU)
 
     def cut(self, error: TrialError) -> None:
         """Note that the engine that ran the trial has ended; a later one goes on with it."""

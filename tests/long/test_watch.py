@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from scalestudy.experiments.plan.timing_runs import STARVED
+from scalestudy.experiments.plan.timing_flags import TimingFlag
 from tests.support.drivers import SLOW, Driver
 from tests.support.groups import wait_until
 from tests.support.studies import command, environment, write_spec
@@ -44,4 +44,4 @@ def test_the_page_follows_a_run_and_leads_to_its_report(tmp_path):
     assert study.folder.report_file.as_uri() in page.read_text("utf-8")
     flags = [trial["flags"] for trial in study.folder.read_trials()]
     assert len(flags) == 4
-    assert all(set(each) <= {STARVED} for each in flags)
+    assert all(set(each) <= {TimingFlag.STARVED} for each in flags)

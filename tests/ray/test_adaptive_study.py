@@ -6,7 +6,7 @@ import pytest
 from mlflow import MlflowClient
 
 from scalestudy import run_study
-from scalestudy.experiments.plan.timing_runs import DISTURBED
+from scalestudy.experiments.plan.timing_flags import TimingFlag
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import ExitCode
@@ -53,7 +53,7 @@ def test_it_times_trains_and_confirms_within_its_budget(done, before):
 
 def test_what_is_timed_and_what_is_confirmed_ran_alone(before):
     quiet = of_kind(before, "size", "confirmation")
-    assert not any(DISTURBED in line["flags"] for line in quiet)
+    assert not any(TimingFlag.SHARED_NODE in line["flags"] for line in quiet)
     for line in quiet:
         others = [other for other in before if other is not line]
         assert all(

@@ -7,7 +7,7 @@ import pytest
 
 from scalestudy import run_study
 from scalestudy.experiments.plan.plan import make_plan
-from scalestudy.experiments.plan.timing_runs import STARVED
+from scalestudy.experiments.plan.timing_flags import TimingFlag
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.spec.yaml_lines import read_yaml
 from scalestudy.experiments.study.folder import StudyFolder
@@ -75,7 +75,7 @@ def test_the_summary_has_the_whole_grid(done):
     assert sorted(kinds.values()) == ["factorised", "measured", "measured", "measured"]
     assert all(row["epoch_seconds"]["value"] > 0 for row in done.summary["cells"])
     assert all(row["seconds"] for row in done.summary["time_to_target"])
-    assert all(set(row["flags"]) <= {STARVED} for row in done.summary["cells"])
+    assert all(set(row["flags"]) <= {TimingFlag.STARVED} for row in done.summary["cells"])
     part = done.summary["factorised"]
     assert (part["cells"], part["timings"]) == (2, 4)
     (row,) = part["held_out"]

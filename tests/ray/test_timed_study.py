@@ -8,7 +8,7 @@ import pytest
 from mlflow import MlflowClient
 
 from scalestudy import run_study
-from scalestudy.experiments.plan.timing_runs import STARVED
+from scalestudy.experiments.plan.timing_flags import TimingFlag
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import ExitCode
@@ -64,7 +64,7 @@ def test_every_cell_is_timed_twice_by_itself(timed):
     assert len(trained) == 2
     assert [run["params"]["num_gpus"] for run in runs] == [2, 1, 1, 2]
     assert all((run["status"], run["attempts"]) == ("finished", 1) for run in runs)
-    assert all(set(run["flags"]) <= {STARVED} for run in runs), "but for what others do on this machine"
+    assert all(set(run["flags"]) <= {TimingFlag.STARVED} for run in runs), "but for what others do on this machine"
     assert sum("shared_node" in trial["flags"] for trial in trained) == 2
     assert trained[0]["started_at"] < trained[1]["ended_at"], "the trials ran side by side"
     assert trained[1]["started_at"] < trained[0]["ended_at"]
@@ -95,7 +95,7 @@ def test_its_figures_are_the_study_s(timed):
         rates = [epoch["samples_per_second"] for run in runs for epoch in run["epochs"][1:]]
         assert min(rates) <= row["samples_per_second"]["value"] <= max(rates)
         assert row["timed_apart"]
-        assert set(row["flags"]) <= {STARVED}
+        assert set(row["flags"]) <= {TimingFlag.STARVED}
     assert status_of(timed.folder).trials == {"planned": 2, "finished": 2}
 
 
@@ -154,4 +154,4 @@ def test_a_resumed_study_makes_the_timing_runs_that_it_lacks(follow, cut):
     assert cut.trials_file.read_bytes().startswith(before)
     assert done.summary["timing_runs"] == {"runs": 4, "used": 4}
     assert started(cut) == 6
-    assert all(set(row["flags"]) <= {STARVED} for row in done.summary["cells"])
+    assert all(set(row["flags"]) <= {TimingFlag.STARVED} for row in done.summary["cells"])

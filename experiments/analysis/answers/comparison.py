@@ -9,9 +9,9 @@ from scalestudy.experiments.analysis.laws.estimate import LEVEL
 from scalestudy.experiments.analysis.measures.cells import key_of
 from scalestudy.experiments.analysis.measures.intervals import ENOUGH_SEEDS
 from scalestudy.experiments.analysis.measures.parts import NO_INTERVAL, NOTHING, Figure, Summary, missing, present
-from scalestudy.experiments.analysis.measures.step_timings import DOUBTFUL
 from scalestudy.experiments.analysis.measures.units import FLAGGED, metric_of, period_of, three_digits
 from scalestudy.experiments.plan.plan import label
+from scalestudy.experiments.plan.timing_flags import doubts
 
 Answer = Literal["more", "less", "within noise", "not known"]
 ANSWERS: tuple[Answer, ...] = ("more", "less", "within noise", "not known")
@@ -128,7 +128,7 @@ def _entries(by_study: Mapping[str, Any], measure: Measure, base_row: Mapping[st
                     each["repeats"][measure.key] if measure.repeated else each[measure.key] for each in (row, base_row)
                 )
                 answer = beyond_noise(told_by, base_told_by, repeated=measure.repeated)
-        flags = sorted(DOUBTFUL & set(row["flags"])) if measure.timed else []
+        flags = doubts(row["flags"]) if measure.timed else []
         entries.append({"study": name, **entry, "answer": answer, "flags": flags})
     return entries
 

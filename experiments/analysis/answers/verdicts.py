@@ -20,10 +20,9 @@ from scalestudy.experiments.analysis.laws.estimate import ENDS_AND_MEDIAN
 from scalestudy.experiments.analysis.measures.cells import combination_of, key_of
 from scalestudy.experiments.analysis.measures.intervals import Scatter
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, present
-from scalestudy.experiments.analysis.measures.step_timings import DOUBTFUL
-from scalestudy.experiments.analysis.measures.units import flag_verdict_words, metric_of
+from scalestudy.experiments.analysis.measures.units import FLAG_VERDICTS, flag_verdict_words, metric_of
 from scalestudy.experiments.analysis.measures.usable import PHASES
-from scalestudy.experiments.plan.timing_runs import STARVED
+from scalestudy.experiments.plan.timing_flags import TimingFlag, doubts
 
 DATA_SHARE = 0.15
 SYNC_SHARE = 0.15
@@ -92,12 +91,12 @@ class Case:
     @property
     def searched(self) -> list[Row]:
         """The places at which a cause may be named."""
-        return [row for row in self.places if STARVED not in row["flags"]]
+        return [row for row in self.places if TimingFlag.STARVED not in row["flags"]]
 
     @property
     def compared(self) -> list[Row]:
         """The rows that a place may be compared with: those that no flag puts in doubt, or all if there are none."""
-        return _sound(self.rows) or [row for row in self.rows if STARVED not in row["flags"]]
+        return _sound(self.rows) or [row for row in self.rows if TimingFlag.STARVED not in row["flags"]]
 
     def above(
         self,
@@ -152,13 +151,13 @@ def verdicts(case: Case) -> list[Verdict]:
 
     If a cause is seen in timings with flags, its words say so.
     """
-    doubts, causes = ([found for rule in rules if (found := rule(case)) is not None] for rules in (DOUBTS, CAUSES))
-    return doubts + [_flagged(verdict, case) for verdict in causes]
+    on_timings, causes = ([found for rule in rules if (found := rule(case)) is not None] for rules in (DOUBTS, CAUSES))
+    return on_timings + [_flagged(verdict, case) for verdict in causes]
 
 
 def _flagged(verdict: Verdict, case: Case) -> Verdict:
     """Return the verdict with the flags of the timings that it rests on."""
-    flags = sorted({flag for label in verdict["cells"] for flag in DOUBTFUL & set(case.row(label)["flags"])})
+    flags = doubts(flag for label in verdict["cells"] for flag in case.row(label)["flags"])
     if not flags:
         return verdict
     return {**verdict, "words": f"{verdict['words']} These timings are marked {', '.join(flags)}.", "flags": flags}
@@ -167,16 +166,17 @@ def _flagged(verdict: Verdict, case: Case) -> Verdict:
 def oversubscribed(case: Case) -> Verdict | None:
     """Find places with more threads than cores, as the trials are flagged."""
     remedy = "Lower resources.cpus_per_worker or num_gpus, or use more cores."
-    return _by_flag(case.rows, "oversubscribed", "oversubscribed", remedy)
+    return _by_flag(case.rows, "oversubscribed", remedy)
 
 
 def disturbed(case: Case) -> Verdict | None:
     """Find trials that shared a node with others while they were timed."""
-    return _by_flag(case.rows, "shared_node", "disturbed", "Set resources.exclusive: true and run again.")
+    return _by_flag(case.rows, "disturbed", "Set resources.exclusive: true and run again.")
 
 
-def _by_flag(rows: Sequence[Row], flag: str, cause: str, remedy: str) -> Verdict | None:
+def _by_flag(rows: Sequence[Row], cause: str, remedy: str) -> Verdict | None:
     """Return the verdict for a flag on some rows. It has no threshold, and its words name every row."""
+    flag, _ = FLAG_VERDICTS[cause]
     flagged = {row["label"]: 1.0 for row in rows if flag in row["flags"]}
     if not flagged:
         return None
@@ -185,7 +185,7 @@ def _by_flag(rows: Sequence[Row], flag: str, cause: str, remedy: str) -> Verdict
 
 def unsteady(case: Case) -> Verdict | None:
     """Find runs of the same steps that scatter by more than 20 %, over all places that no flag explains."""
-    explained = {"shared_node", STARVED, "shared_gpu", "throttled"}
+    explained = {TimingFlag.SHARED_NODE, TimingFlag.STARVED, TimingFlag.SHARED_GPU, TimingFlag.THROTTLED}
     scatters = {row["label"]: row["scatter"]["seconds"] for row in case.rows if not explained & set(row["flags"])}
     pooled = Scatter.pooled(scatters.values())
     if pooled is None or pooled.least(SURE) <= UNSTEADINESS:
@@ -390,7 +390,7 @@ def phase_share(row: Row, phase: str) -> float | None:
 
 def _sound(rows: Sequence[Row]) -> list[Row]:
     """Return the rows that no flag puts in doubt."""
-    return [row for row in rows if not DOUBTFUL & set(row["flags"])]
+    return [row for row in rows if not doubts(row["flags"])]
 
 
 def _seconds_per_example(row: Row) -> float:

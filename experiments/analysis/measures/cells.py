@@ -47,22 +47,21 @@ from scalestudy.experiments.analysis.measures.usable import (
     without_timing_runs,
 )
 from scalestudy.experiments.plan.plan import Plan, WithParams, cell_of, label
-from scalestudy.experiments.plan.timing_runs import DISTURBED, STARVED, step_key
+from scalestudy.experiments.plan.timing_flags import TimingFlag, doubts
+from scalestudy.experiments.plan.timing_runs import step_key
 from scalestudy.experiments.spec.search_space import Factorised
 
-OF_TIMINGS = frozenset({"shared_node", STARVED, "warm_up_included", "throttled", "shared_gpu"})
-"""Flags that concern only a trial's timings."""
 WARMING_UP = "its trials were stopped at their first evaluation, before which they warmed up"
 NO_TIMES = "its trials have recorded no time"
 NO_TIMING_RUN = "no timing run of its workers and batch size ended well"
 FLAG_WORDS: Mapping[str, str] = {
-    "oversubscribed": "more threads than cores",
-    "shared_node": "other work ran on the same node",
-    STARVED: "other work, or a limit on CPUs, took cores from its workers{}",
-    "resumed": "resumed from a checkpoint",
-    "warm_up_included": "too few steps to leave the warm-up out",
-    "throttled": "heat or too little power held a GPU's clocks down",
-    "shared_gpu": "other processes computed on a GPU",
+    TimingFlag.OVERSUBSCRIBED: "more threads than cores",
+    TimingFlag.SHARED_NODE: "other work ran on the same node",
+    TimingFlag.STARVED: "other work, or a limit on CPUs, took cores from its workers{}",
+    TimingFlag.RESUMED: "resumed from a checkpoint",
+    TimingFlag.WARM_UP_INCLUDED: "too few steps to leave the warm-up out",
+    TimingFlag.THROTTLED: "heat or too little power held a GPU's clocks down",
+    TimingFlag.SHARED_GPU: "other processes computed on a GPU",
 }
 USUAL = ("num_gpus", "batch_size", "learning_rate", "seed")
 NUM_GPUS = ("num_gpus",)
@@ -120,16 +119,16 @@ class Cell(WithParams):
 
     @property
     def flags(self) -> list[str]:
-        """Every flag of some trial, sorted. If there are timing runs, flags of timings come from them alone."""
+        """Every flag of some trial, sorted. If there are timing runs, doubts about timings come from them alone."""
         flags = {flag for trial in self.own for flag in trial.flags}
         if self.timings:
-            flags = (flags - OF_TIMINGS) | {flag for timing in self.timings for flag in timing.flags}
+            flags = flags.difference(doubts(flags)) | {flag for timing in self.timings for flag in timing.flags}
         return sorted(flags)
 
     @property
     def starved_share(self) -> float | None:
         """The share of their computing time in which the most starved of the trials that are timed had no core."""
-        starved = [trial for trial in self.timings or self.own if STARVED in trial.flags]
+        starved = [trial for trial in self.timings or self.own if TimingFlag.STARVED in trial.flags]
         shares = [[epoch.starved_share for epoch in trial.epochs] for trial in starved]
         medians = [median([share for share in each if share is not None]) for each in shares]
         return max((share for share in medians if share is not None), default=None)
@@ -230,7 +229,7 @@ def _factorised(cell: Cell, parts: Factorised, members: Mapping[str, Sequence[Tr
         return cell
     if not cell.counted:
         return infer(cell, members.get(key_of({**cell.params, "num_gpus": parts.train_on}), ()))
-    disturbed = any({DISTURBED, STARVED} & trial.flags for trial in cell.trials)
+    disturbed = any({TimingFlag.SHARED_NODE, TimingFlag.STARVED} & trial.flags for trial in cell.trials)
     return cell if disturbed else replace(cell, timings=())  # what was measured stands
 
 
@@ -277,7 +276,7 @@ def cell_row(cell: Cell) -> dict[str, Any]:
         **worker_device(cell.trials),
         **({"nodes": cell.nodes} if cell.nodes > 1 else {}),
         "flags": cell.flags,
-        **({"starved_share": cell.starved_share} if STARVED in cell.flags else {}),
+        **({"starved_share": cell.starved_share} if TimingFlag.STARVED in cell.flags else {}),
         "stopped_after": sorted(len(trial.epochs) for trial in cell.with_status(CUT)),
         **({"details": details} if details else {}),
     }
@@ -418,7 +417,7 @@ def flag_caveats(rows: Sequence[Row]) -> dict[str, str]:
     flagged = Counter(flag for row in rows for flag in row["flags"])
     most = max((found for row in rows if (found := row.get("starved_share")) is not None), default=None)
     share = "" if most is None else f", up to {most:.0%} of their computing time"
-    words = {**FLAG_WORDS, STARVED: FLAG_WORDS[STARVED].format(share)}
+    words = {**FLAG_WORDS, TimingFlag.STARVED: FLAG_WORDS[TimingFlag.STARVED].format(share)}
     return {
         flag: f"Marked {flag} ({words.get(flag, 'see the trials')}): {plural(count, 'cell')} of {len(rows)}."
         for flag, count in sorted(flagged.items())

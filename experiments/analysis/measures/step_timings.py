@@ -5,9 +5,9 @@ Trials of any seed and learning rate are repeats, since neither changes the time
 """
 
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from scalestudy.experiments.analysis.laws.step_terms import Place
@@ -19,11 +19,8 @@ from scalestudy.experiments.analysis.measures.usable import (
     undisturbed_rates,
     undisturbed_step_seconds,
 )
+from scalestudy.experiments.plan.timing_flags import doubts
 
-DOUBTFUL = frozenset(
-    {"oversubscribed", "shared_node", "starved", "resumed", "warm_up_included", "throttled", "shared_gpu"}
-)
-"""No law is fitted to timings with these flags unless asked."""
 SHORTEST_STEP, LONGEST_STEP = 1e-7, 1e6
 """Limits of a step's seconds. Anything beyond is a damaged record."""
 ROUNDING = 1e-6
@@ -121,14 +118,6 @@ class TimedSteps:
         return f" (left out by their flags: {counts})"
 
 
-@dataclass
-class _Timings:
-    """Of one size: those that flags put in doubt apart."""
-
-    sound: list[StepTiming] = field(default_factory=list)
-    doubtful: list[StepTiming] = field(default_factory=list)
-
-
 def timed_steps(
     combination: Combination, *, include_flagged: bool = False, runs: Sequence[Trial] | None = None
 ) -> TimedSteps:
@@ -139,27 +128,27 @@ def timed_steps(
     are timed too.
     """
     left_out: Counter[str] = Counter()
-    groups: dict[tuple[int, int, int], _Timings] = {}
+    sound: dict[tuple[int, int, int], list[StepTiming]] = defaultdict(list)
+    doubtful: dict[tuple[int, int, int], list[StepTiming]] = defaultdict(list)
     flagged = False
     pairs = _trials(combination.cells) if runs is None else ((trial, trial) for trial in runs)
     for cell, trial in pairs:
         timing = step_timing(replace(trial, on_more_nodes=False))  # the law knows about nodes
-        doubts = DOUBTFUL & trial.flags
-        if doubts and not include_flagged:
-            left_out.update(doubts)
+        found = doubts(trial.flags)
+        kept_out = [] if include_flagged else found
+        left_out.update(kept_out)
         if timing is not None:
-            group = groups.setdefault((cell.num_gpus, cell.batch_size, trial.nodes), _Timings())
-            (group.doubtful if doubts and not include_flagged else group.sound).append(timing)
-            flagged = flagged or (include_flagged and bool(doubts))
+            (doubtful if kept_out else sound)[cell.num_gpus, cell.batch_size, trial.nodes].append(timing)
+            flagged = flagged or found != kept_out
     sizes = [
         TimedSize(
-            num_gpus=num_gpus,
-            batch_size=batch_size,
-            nodes=nodes,
-            timings=tuple(group.sound or group.doubtful),
-            doubtful=not group.sound,
+            num_gpus=size[0],
+            batch_size=size[1],
+            nodes=size[2],
+            timings=tuple(sound[size] or doubtful[size]),
+            doubtful=not sound[size],
         )
-        for (num_gpus, batch_size, nodes), group in sorted(groups.items())
+        for size in sorted({*sound, *doubtful})
     ]
     return TimedSteps(of=combination.of, sizes=tuple(sizes), left_out=dict(left_out), flagged=flagged)
 

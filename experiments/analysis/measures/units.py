@@ -6,6 +6,7 @@ from typing import Any
 
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
 from scalestudy.experiments.analysis.measures.parts import NOTHING, Figure, Summary
+from scalestudy.experiments.plan.timing_flags import TimingFlag
 from scalestudy.experiments.spec.study_spec import REPORT
 
 LONGEST_LINE = 900
@@ -14,10 +15,14 @@ MOST_LINES = 5
 """Lines of an answer."""
 FLAGGED = "†"
 """The mark after a number that comes from flagged timings."""
-FLAG_VERDICTS: Mapping[str, str] = {
-    "oversubscribed": "There were more threads than cores ({}): these timings say little about scaling.",
-    "disturbed": "Other work ran on the same node ({}): these timings are disturbed.",
+FLAG_VERDICTS: Mapping[str, tuple[TimingFlag, str]] = {
+    "oversubscribed": (
+        TimingFlag.OVERSUBSCRIBED,
+        "There were more threads than cores ({}): these timings say little about scaling.",
+    ),
+    "disturbed": (TimingFlag.SHARED_NODE, "Other work ran on the same node ({}): these timings are disturbed."),
 }
+"""By the cause of a verdict on the timings themselves: the flag of the cells that it names, and its words."""
 
 
 def clipped(text: str, longest: int = LONGEST_LINE) -> str:
@@ -141,4 +146,4 @@ def flag_verdict_words(cause: str, labels: Sequence[str], most: int | None = Non
     """Return the sentence of a verdict on flagged timings. most: how many cells it names; it counts the rest."""
     named = ", ".join(labels[:most])
     more = f" and {len(labels) - most} more" if most is not None and len(labels) > most else ""
-    return FLAG_VERDICTS[cause].format(named + more)
+    return FLAG_VERDICTS[cause][1].format(named + more)

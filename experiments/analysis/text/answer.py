@@ -8,6 +8,7 @@ from scalestudy.experiments.analysis.measures.cells import seed_caveat
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, Summary, part_of, present, why_of
 from scalestudy.experiments.analysis.measures.scaling import scaling_answer
 from scalestudy.experiments.analysis.measures.units import (
+    FLAG_VERDICTS,
     FLAGGED,
     LONGEST_LINE,
     MOST_LINES,
@@ -29,8 +30,6 @@ from scalestudy.experiments.plan.plan import short_name, value_text
 
 NAMED_CELLS = 3
 """Cells that a sentence names if there are many. It counts the rest."""
-FLAG_OF_VERDICT = {"oversubscribed": "oversubscribed", "disturbed": "shared_node"}
-"""Verdicts on the timings themselves, each with the flag of the cells that it names."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +192,7 @@ def scaling_line(summary: Summary) -> Line:
 def _verdict_line(summary: Summary) -> Line | None:
     """Say what puts the timings in doubt, and the first cause by which scaling ends."""
     doubts = _doubts(summary)
-    causes = [verdict for verdict in summary["verdicts"] if verdict["cause"] not in FLAG_OF_VERDICT]
+    causes = [verdict for verdict in summary["verdicts"] if verdict["cause"] not in FLAG_VERDICTS]
     if not doubts and not causes:
         return None
     verdict = (causes or doubts)[0]
@@ -209,7 +208,7 @@ def verdict_words(verdict: Mapping[str, Any], summary: Summary) -> str:
     It is marked if the cell it names has flags and the verdict is not about flags.
     """
     cause, evidence = verdict["cause"], verdict["evidence"]
-    if cause in FLAG_OF_VERDICT:
+    if cause in FLAG_VERDICTS:
         if verdict["threshold"] is not None or len(evidence) <= NAMED_CELLS + 1:
             return str(verdict["words"])
         return flag_verdict_words(cause, list(evidence), NAMED_CELLS)
@@ -218,7 +217,7 @@ def verdict_words(verdict: Mapping[str, Any], summary: Summary) -> str:
 
 
 def _doubts(summary: Summary) -> list[Mapping[str, Any]]:
-    return [verdict for verdict in summary["verdicts"] if verdict["cause"] in FLAG_OF_VERDICT]
+    return [verdict for verdict in summary["verdicts"] if verdict["cause"] in FLAG_VERDICTS]
 
 
 def _marked(words: str, rows: list[Row]) -> str:
@@ -274,7 +273,7 @@ def _prediction(best: Figure, part: Figure) -> str:
 def _sure_line(summary: Summary) -> Line | None:
     """Return overhead and caveats. The caveat on seeds is shortened. A flag that a verdict names gets no caveat."""
     ratio, doubts = summary["cost"]["overhead_ratio"], _doubts(summary)[:1]
-    told = {FLAG_OF_VERDICT[verdict["cause"]] for verdict in doubts}
+    told = {FLAG_VERDICTS[verdict["cause"]][0] for verdict in doubts}
     sentences = [f"The study took {ratio:.2f}× its training time."] if ratio is not None else []
     for caveat in summary["caveats"]:
         if caveat["kind"] == "seeds":

@@ -155,7 +155,7 @@ CASES = {
     "two strategies": (
         "name: x\ntargets: {accuracy: [0.2]}\nsweep: {num_gpus: [1, 2], learning_rate: [0.1, 0.2], "
         "train.gradient_sync: [ddp, naive]}",
-        {"flags": {"*": ["oversubscribed"]}},
+        {"flags": {"*": ["oversubscribed", "of_tomorrow"]}},
     ),
     "perfect": ("name: x\ntargets: {accuracy: [1.0]}", {"law": Law(ceiling=1.0, learning=1e6)}),
 }

@@ -108,6 +108,8 @@ def test_the_code_that_the_worker_has_is_in_the_line():
 
 def test_what_the_gpus_did_is_in_the_line_and_flags_the_trial():
     record = TrialRecord()
+    record.training_ended(replace(ENDED, gpus=(GpuState(rank=0, reasons=("gpu_idle",), others=0),)))
+    assert end(record).flags == ()
     gpus = (GpuState(rank=0, sm_mhz=1200, reasons=("hw_thermal_slowdown",)), GpuState(rank=1, others=1))
     record.training_ended(replace(ENDED, gpus=gpus))
     ended = end(record)

@@ -169,6 +169,12 @@ def test_flags_reach_rows_caveats_and_tables():
     assert "shared_node" in book_table(summary)[1][2][-1]
 
 
+def test_a_flag_that_is_not_known_is_told():
+    summary = summary_of(TEXT, flags={"workers=2 batch=32 lr=0.1 seed=0": ["of_tomorrow"]})
+    assert [row["flags"] for row in summary["cells"]] == [[], [], ["of_tomorrow"], []]
+    assert "Marked of_tomorrow (see the trials): 1 cell of 4." in words_of(summary)
+
+
 def test_what_training_picked_by_itself_is_kept_a_cell_each_value_once():
     spec, plan, trials = study_of(TEXT)
     for trial, steps in zip(trials, (1, 2), strict=False):

@@ -9,8 +9,9 @@ from scalestudy.experiments.analysis.answers.throughput import part_of_combinati
 from scalestudy.experiments.analysis.laws.step_figures import MEASURE
 from scalestudy.experiments.analysis.measures.cells import combinations, gather, infer
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
-from scalestudy.experiments.analysis.measures.step_timings import DOUBTFUL, step_timing, timed_steps
+from scalestudy.experiments.analysis.measures.step_timings import step_timing, timed_steps
 from scalestudy.experiments.analysis.measures.trial import Trial
+from scalestudy.experiments.plan.timing_flags import TimingFlag
 from scalestudy.experiments.plan.timing_runs import timing_trials
 from tests.support.known_laws import Constants, StepLaw, figures
 from tests.support.synthetic_studies import strict, study_of
@@ -75,7 +76,7 @@ def test_the_last_step_of_an_epoch_may_be_smaller():
 
 
 def test_flagged_timings_are_left_out_unless_asked():
-    for flag in DOUBTFUL:
+    for flag in TimingFlag:
         cells = cells_of(TWO_SIZES, flags={"*": [flag]})
         part = strict(throughput(cells))
         assert part["value"] is None
@@ -83,6 +84,10 @@ def test_flagged_timings_are_left_out_unless_asked():
         asked = strict(throughput(cells, include_flagged=True))
         assert asked["flagged"]
         assert asked["alpha_c"]["value"] is not None
+
+
+def test_a_flag_that_is_not_known_keeps_nothing_out():
+    assert throughput(cells_of(flags={"*": ["of_tomorrow"]})) == throughput(cells_of())
 
 
 def test_a_flagged_trial_leaves_the_others_of_its_cell():

@@ -167,6 +167,24 @@ def test_repeats_that_differ():
     assert "disturbed" not in judged(constants, five, lambda trial: trial["params"]["num_gpus"] == 2 and slow(trial))
 
 
+@pytest.mark.parametrize(
+    ("flags", "threshold"),
+    [
+        *(([flag], None) for flag in ("starved", "shared_gpu", "throttled", "shared_node")),
+        (["oversubscribed", "resumed", "warm_up_included", "of_tomorrow"], 0.2),
+    ],
+)
+def test_repeats_differ_for_no_known_reason(flags, threshold):
+    """Where other work or heat explains it, a shared node alone is a verdict, and has no threshold."""
+
+    def slow(trial):
+        trial["flags"] = flags
+        slow_down(trial, 2.0 if trial["params"]["seed"] == 1 else 1.0)
+
+    found = judged(Constants(alpha_c=1e-4, beta_c=1e-4), change=slow).get("disturbed", {"threshold": None})
+    assert found["threshold"] == threshold
+
+
 def test_without_a_law_remedies_stay_in_words():
     rows = summary_of(TEXT, Law(**{**GOOD, "fixed": 0.03}))["timings"]
     (verdict,) = verdicts(Case.of(rows, choosing(rows, "workers=2 batch=32")))
@@ -312,7 +330,7 @@ def test_what_flagged_timings_show_says_so():
     rows = summary_of(
         "name: x\nsweep: {num_gpus: [1, 2, 4], batch_size: [64, 256]}",
         Law(**{**GOOD, "sync": 1e-5}),
-        flags={"workers=4 batch=256 lr=0.1 seed=0": ["oversubscribed"]},
+        flags={"workers=4 batch=256 lr=0.1 seed=0": ["oversubscribed", "of_tomorrow"]},
         change=lambda trial: trial["params"]["num_gpus"] == 4 and slow_down(trial, 4),
     )["timings"]
     found = {verdict["cause"]: verdict for verdict in verdicts(Case.of(rows, choosing(rows, "workers=4 batch=256")))}

@@ -4,6 +4,7 @@ import pytest
 
 from scalestudy.experiments.analysis.measures.cells import cell_row, combination_of, flag_caveats, gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
+from scalestudy.experiments.plan.timing_flags import TimingFlag
 from scalestudy.experiments.plan.timing_runs import timing_trials
 from tests.support.synthetic_studies import study_of
 from tests.support.trials import Law, make_timings
@@ -47,9 +48,10 @@ def test_a_starved_cell_without_the_share_is_told_too():
     assert "took cores from its workers): 1 cell of 1." in flag_caveats([alone])["starved"]
 
 
-def test_undisturbed_timing_runs_clear_the_flag():
+def test_undisturbed_timing_runs_clear_every_doubt():
+    """Those too of trials that resumed: their times are not the cell's."""
     shares = [[0.5] * 3] * 2
-    alone, _ = rows_of(shares, flags=("shared_node", "starved"), timed=True)
-    assert (alone["flags"], "starved_share" in alone) == ([], False)
+    alone, _ = rows_of(shares, flags=(*TimingFlag, "of_tomorrow"), timed=True)
+    assert (alone["flags"], "starved_share" in alone) == (["of_tomorrow"], False)
     alone, _ = rows_of(shares, flags=("shared_node", "starved"))
     assert alone["flags"] == ["shared_node", "starved"]

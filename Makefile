@@ -10,7 +10,7 @@
 #   make dist          the wheel and the sdist, in dist/
 #   make docs          the documentation as a site, in site/
 #   make bench         measurements, an hour and more, on Fashion-MNIST among others (scalestudy data fetch fashion_mnist); BENCH="packing recovery" names parts, BENCH=--small is a trial run
-#   make bench BENCH=decision   what a grid, two factorised and three adaptive studies recommend, on 15 fresh seeds of Fashion-MNIST; some 90 minutes, and
+#   make bench BENCH=decision   what a grid and three adaptive studies recommend, on 15 fresh seeds of Fashion-MNIST; some 65 minutes, and
 #                      not part of the above. Whatever ends it, the same command goes on; the studies stay in runs/decision
 #   make bench-peers   the same study by scalestudy, stock Ray, torchrun and Optuna, half an hour; BENCH_PEERS="--trials 6" runs less
 #   make chaos         the tests that are marked chaos: long waits, many worlds, and faults beside those of test-long.

@@ -10,9 +10,9 @@
    trainings that it lists as the next ones (`tests.bench.next_trainings`), and steps that others published
    (`tests.bench.rcp`); what is suspected in runs that others made (`tests.bench.judge`).
 7. The training loop (`tests.bench.training`) and every gradient strategy (`tests.bench.sync`).
-8. What a factorised study under ASHA recommends and costs, against a full grid, on 15 fresh seeds
-   (`tests.bench.decision`). It takes some 90 minutes, so it runs only where it is named: `make bench BENCH=decision`.
-   Cut off, the same command goes on.
+8. What an adaptive study recommends and costs, against a full grid, on 15 fresh seeds (`tests.bench.decision`). It
+   takes some 65 minutes, so it runs only where it is named: `make bench BENCH=decision`. Cut off, the same command goes
+   on.
 9. What an adaptive search costs and finds in drawn worlds (`tests.bench.adaptive`): `make bench BENCH="adaptive
    adaptive-sure adaptive-others"`. With 1000 draws of each stratum it takes a day; SCALESTUDY_DRAWS=100 draws fewer.
 

@@ -11,7 +11,7 @@ recommendation less 6 points, 15 where laws are bent; sure in 80, 60, 30 % of th
 regret at most 15 %, where bent at most the grid's and 10 points more.
 
 A second table has the searches' own probability against the share that is right; a third what random cells of the same
-cost, and a factorised study under ASHA, find in the same worlds.
+cost find in the same worlds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
@@ -29,7 +29,7 @@ import numpy as np
 
 from scalestudy.experiments.analysis.answers.next_look import WITHIN
 from tests.bench.held_out import held_out_seed
-from tests.support.adaptive_worlds import Searched, asha_factorised, grid_regret, random_regret, worker_seconds
+from tests.support.adaptive_worlds import Searched, grid_regret, random_regret, worker_seconds
 from tests.support.tables import Part, Rows
 from tests.support.worlds import World
 
@@ -62,7 +62,6 @@ OTHERS = [
     "form",
     "adaptive: cost, right",
     "random cells at that cost: right",
-    "factorised with ASHA: cost, right",
 ]
 
 
@@ -80,15 +79,12 @@ class Drawn:
     timings: int
     of_grid: float  # regret
     of_random: float
-    of_factorised: float
-    factorised: float  # worker-seconds
 
 
 def _draw(seed: int, noise: float, bent: bool, swapped: bool, number: int) -> Drawn:
     generator = np.random.default_rng([seed, number])
     world = World.draw(generator, noise=noise, seeds=3, bend=bent, wide=True, swapped=swapped)
     searched = Searched(world=world, share=SHARES[noise]).run()
-    cheap = asha_factorised(searched)
     return Drawn(
         spent=searched.worker_seconds,
         grid=searched.grid_worker_seconds,
@@ -100,8 +96,6 @@ def _draw(seed: int, noise: float, bent: bool, swapped: bool, number: int) -> Dr
         timings=len(searched.of_kind("size")),
         of_grid=grid_regret(world),
         of_random=random_regret(searched),
-        of_factorised=cheap.regret,
-        factorised=cheap.worker_seconds,
     )
 
 
@@ -124,6 +118,11 @@ def _named(stratum: tuple[float, bool, bool]) -> list[str]:
     return [f"{noise:.0%}", "no" if bent else "yes", "swapped" if swapped else "the law's"]
 
 
+def _cost(found: Sequence[Drawn]) -> str:
+    """What the searches took, over what the grids take."""
+    return f"{math.fsum(each.spent for each in found) / math.fsum(each.grid for each in found):.4f}"
+
+
 def _right(regrets: Sequence[float]) -> str:
     return f"{np.mean([each <= WITHIN for each in regrets]):.1%}"
 
@@ -136,12 +135,11 @@ def adaptive(folder: Path, *, small: bool = False) -> Rows:
     """A row a stratum."""
     rows = []
     for stratum, found in _drawn(small).items():
-        ratio = math.fsum(each.spent for each in found) / math.fsum(each.grid for each in found)
         rows.append(
             [
                 *_named(stratum),
                 str(len(found)),
-                f"{ratio:.4f}",
+                _cost(found),
                 f"{np.quantile([each.spent / each.grid for each in found], 0.95):.4f}",
                 f"{np.mean([each.sure for each in found]):.0%}",
                 _right([each.regret for each in found]),
@@ -171,16 +169,11 @@ def calibration(folder: Path, *, small: bool = False) -> Rows:
 
 def others(folder: Path, *, small: bool = False) -> Rows:
     """A row a stratum."""
-
-    def ratio(found: Sequence[Drawn], cost: Callable[[Drawn], float]) -> str:
-        return f"{math.fsum(map(cost, found)) / math.fsum(each.grid for each in found):.4f}"
-
     return [
         [
             *_named(stratum),
-            f"{ratio(found, lambda each: each.spent)}, {_right([each.regret for each in found])}",
+            f"{_cost(found)}, {_right([each.regret for each in found])}",
             _right([each.of_random for each in found]),
-            f"{ratio(found, lambda each: each.factorised)}, {_right([each.of_factorised for each in found])}",
         ]
         for stratum, found in _drawn(small).items()
     ]
@@ -189,5 +182,5 @@ def others(folder: Path, *, small: bool = False) -> Rows:
 PARTS = {
     "adaptive": Part("An adaptive search beside the whole grid, in drawn worlds", HEADER, adaptive),
     "adaptive-sure": Part("How sure an adaptive search is, and how often it is right", CALIBRATION, calibration),
-    "adaptive-others": Part("Other cheap studies in the same worlds", OTHERS, others),
+    "adaptive-others": Part("Random cells in the same worlds", OTHERS, others),
 }

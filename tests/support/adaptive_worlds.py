@@ -8,21 +8,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import yaml
 
 from scalestudy.experiments.analysis import recommend
 from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.answers.evidence import Evidence
 from scalestudy.experiments.analysis.answers.next_look import WITHIN, Over, Room, Wanted, decide
 from scalestudy.experiments.analysis.measures.parts import present
-from scalestudy.experiments.plan.plan import Plan, TrialPlan, make_plan
-from scalestudy.experiments.plan.timing_runs import TIMED_SECONDS, TIMED_STEPS, timed_steps, timing_trials
+from scalestudy.experiments.plan.plan import TrialPlan, make_plan
+from scalestudy.experiments.plan.timing_runs import TIMED_SECONDS, TIMED_STEPS, timed_steps
 from scalestudy.experiments.spec.study_spec import StudySpec
-from scalestudy.orchestration.sweep.asha import Asha
 from tests.support.synthetic_studies import spec_of
 from tests.support.worlds import EPOCHS, TARGET, Place, World, place_of
 
@@ -160,7 +157,7 @@ def timing_line(trial: TrialPlan, step: float, start: float) -> dict[str, Any]:
         "trial_id": trial.trial_id,
         "kind": trial.kind,
         "params": dict(trial.params),
-        **({"look": trial.look.to_dict()} if trial.look else {}),
+        "look": trial.look.to_dict() if trial.look else None,
         "status": "finished",
         "epochs": [epoch],
         "train_seconds": made * step,
@@ -171,7 +168,7 @@ def timing_line(trial: TrialPlan, step: float, start: float) -> dict[str, Any]:
 
 def grid_regret(world: World) -> float:
     """The regret of the cell that the whole grid's study names fastest."""
-    return _regret(world, world.spec, world.plan, world.trials())
+    return _regret(world, world.trials())
 
 
 def random_regret(searched: Searched) -> float:
@@ -186,46 +183,7 @@ def random_regret(searched: Searched) -> float:
         if spent > searched.worker_seconds:
             break
         kept.append(trial)
-    return _regret(world, world.spec, world.plan, kept)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cheap:
-    """A cheap study: what it took, and the regret of its fastest cell."""
-
-    worker_seconds: float
-    regret: float
-
-
-def asha_factorised(searched: Searched) -> Cheap:
-    """A factorised study under ASHA in the world of a search, two timing runs of each size."""
-    world = searched.world
-    text = yaml.safe_dump(
-        {**world.spec.to_dict(), "search": {"method": "factorised", "scheduler": "asha", "held_out": 0}}
-    )
-    spec = spec_of(text)
-    plan, asha, generator = make_plan(spec), Asha(spec), np.random.default_rng([world.draw_seed, 2])
-    lines: list[dict[str, Any]] = []
-    for trial in plan.swept:
-        steps, lost = world.drawn_steps(trial.batch_size, trial.learning_rate, trial.seed)
-        step = searched.step_seconds(trial.num_gpus, trial.batch_size) * math.exp(generator.normal(0, world.noise))
-        line = world.record(trial, steps, np.full(EPOCHS, step), lost=lost)
-        for place, epoch in enumerate(line["epochs"]):
-            value = epoch["test_accuracy"]
-            told = SimpleNamespace(epoch=place + 1, test_metric=math.nan if value is None else value)
-            if asha.stops(trial, told):  # type: ignore[arg-type]
-                line = {**line, "status": "stopped", "epochs": line["epochs"][: place + 1]}
-                line["train_seconds"] = math.fsum(each["train_seconds"] for each in line["epochs"])
-                break
-        lines.append({**line, "wall_seconds": line["train_seconds"] * (1 + EVALUATION)})
-    records = {line["trial_id"]: line for line in lines}
-    sizes: set[int] = set()
-    for trial in timing_trials(spec, plan.swept, records, plan.factorised):
-        step = searched.step_seconds(trial.num_gpus, trial.batch_size) * math.exp(generator.normal(0, world.noise))
-        start = COLD_START if trial.num_gpus not in sizes else 0.0
-        sizes.add(trial.num_gpus)
-        lines.append(timing_line(trial, step, start))
-    return Cheap(worker_seconds=worker_seconds(lines), regret=_regret(world, spec, plan, lines))
+    return _regret(world, kept)
 
 
 def worker_seconds(lines: Sequence[Mapping[str, Any]]) -> float:
@@ -233,7 +191,7 @@ def worker_seconds(lines: Sequence[Mapping[str, Any]]) -> float:
     return math.fsum(line["wall_seconds"] * line["params"]["num_gpus"] for line in lines)
 
 
-def _regret(world: World, spec: StudySpec, plan: Plan, lines: Sequence[dict[str, Any]]) -> float:
-    """The regret of the cell that a study names fastest."""
-    found = recommend(spec, plan, lines)["fastest"]
+def _regret(world: World, lines: Sequence[dict[str, Any]]) -> float:
+    """The regret of the cell that the world's study names fastest."""
+    found = recommend(world.spec, world.plan, lines)["fastest"]
     return world.regret(place_of(found["params"]) if present(found) else None)

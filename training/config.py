@@ -193,7 +193,7 @@ class Workload(Section):
     datasets: dict[Text, Annotated[Text, BuiltIn(())]] = Field(default_factory=dict)
     """of a loop: functions that make the Ray Data sets for get_dataset_shard, such as {train: my_data:train}"""
     exact: Annotated[bool, Affects(step=False, result=False)] = False
-    """of a loop: its training does not depend on num_gpus, as a factorised study needs"""
+    """of a loop: its training does not depend on num_gpus, as an adaptive study needs"""
 
     @model_validator(mode="after")
     def _one_loop(self) -> Self:

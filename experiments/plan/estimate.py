@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scalestudy.experiments.plan.plan import Plan, TrialPlan, at_size
+from scalestudy.experiments.plan.plan import Plan, TrialPlan
 from scalestudy.experiments.plan.timing_runs import (
     TIMING_RUNS,
     timed_reports,
@@ -158,23 +158,17 @@ def estimate(
     cells that train the same way.
 
     Args:
-        plan: of a study. The held-out cells of a factorised one are not chosen yet; they count with the most workers.
+        plan: of a study.
         timings: of earlier trials.
         corners: trials at the corners of a search's space; what it suggests is estimated by them in turn.
-        timed_alone: whether timing runs follow, as after a factorised sweep.
+        timed_alone: whether timing runs follow, as after a sweep whose trials ran side by side.
     """
-    trials, parts, coming = list(plan.trials), plan.factorised, plan.to_suggest
+    trials, coming = list(plan.trials), plan.to_suggest
     if plan.is_adaptive:
         return None
     if coming:
         trials = list(itertools.islice(itertools.cycle(corners), coming.trials)) if corners else []
-    elif parts and (others := [size for size in parts.sizes if size != parts.train_on]):
-        longest = max(plan.swept, key=lambda trial: trial.evaluations)
-        trials += [at_size(longest, max(others))] * plan.held_out_trials
-    kinds = timing_kinds(plan.swept) if parts or timed_alone else []
-    runs = [
-        at_size(kind, size) for kind in kinds for size in (parts.sizes if parts else (kind.num_gpus,))
-    ] * TIMING_RUNS
+    runs = timing_kinds(plan.trials) * TIMING_RUNS if timed_alone else []
     seconds = [*map(timings.training, trials), *map(timings.timing_run, runs)]
     known = [each for each in seconds if each is not None]
     sources = (each.source for trial in (*trials, *runs) for each in timings.used_for(trial))

@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import json
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -12,7 +11,6 @@ from typing import Any, Literal
 from scalestudy.experiments.plan.look import Look
 from scalestudy.experiments.spec.search_space import (
     Cell,
-    Factorised,
     Space,
     ToSuggest,
     cell_key,
@@ -24,8 +22,11 @@ from scalestudy.experiments.spec.study_spec import REPORT, StudySpec
 from scalestudy.experiments.spec.sweep_section import ITEMS
 from scalestudy.training.config import ScheduleConfig, Train, Workload
 
-PLAN_VERSION = 2
-"""Version of a study's files: plan.json, journal, trials.jsonl. scalestudy 0.1 and 0.2 wrote version 1."""
+PLAN_VERSION = 3
+"""Version of a study's files: spec.yaml, plan.json, journal, trials.jsonl.
+
+scalestudy 0.1 and 0.2 wrote version 1, development versions after 0.2 wrote 2.
+"""
 SHORT_NAMES: Mapping[str, str] = {"num_gpus": "workers", "batch_size": "batch", "learning_rate": "lr"}
 """Short names of parameters in run names and tables."""
 ID_FORMAT = 2
@@ -121,11 +122,6 @@ class Plan:
     trials: tuple[TrialPlan, ...]
     to_suggest: ToSuggest | None = None
     """Set if a search makes the trials while the study runs; `with_trials` adds them in the order of suggestion."""
-    factorised: Factorised | None = None
-    """Set if the trials are trainings that stand for a whole grid.
-
-    When they have ended, the held-out cells are chosen, and `with_trials` adds their trials.
-    """
 
     @property
     def expected_trials(self) -> int:
@@ -134,31 +130,12 @@ class Plan:
         Of an adaptive search whose budget is no number of trainings, the number of trials known so far.
         """
         suggested = self.to_suggest.trials if self.to_suggest else 0
-        return max(len(self.trials), suggested, len(self.swept) + self.held_out_trials)
-
-    @property
-    def held_out_trials(self) -> int:
-        """Number of trials of held-out cells, if the cells with most seeds are chosen."""
-        seeds = Counter(cell_key(trial.cell) for trial in self.swept)
-        cells = self.factorised.cells_held_out(len(seeds)) if self.factorised else 0
-        return cells * max(seeds.values(), default=0)
-
-    @property
-    def swept(self) -> tuple[TrialPlan, ...]:
-        """The trials of the sweep itself. In a factorised study, only the trainings."""
-        return tuple(trial for trial in self.trials if self.is_swept(trial))
-
-    def is_swept(self, trial: TrialPlan) -> bool:
-        """Whether a trial belongs to the sweep itself, and not to a held-out cell."""
-        return self.factorised is None or trial.num_gpus == self.factorised.train_on
+        return max(len(self.trials), suggested)
 
     @property
     def cells(self) -> list[Cell]:
-        """Every cell of the study once, in the order of the trials. In a factorised study, all cells of its grid."""
-        cells = {cell_key(trial.cell): trial.cell for trial in self.swept}
-        if self.factorised is None:
-            return list(cells.values())
-        return [{**cell, "num_gpus": size} for size in self.factorised.sizes for cell in cells.values()]
+        """Every cell of the trials once, in their order."""
+        return list({cell_key(trial.cell): trial.cell for trial in self.trials}.values())
 
     @property
     def is_adaptive(self) -> bool:
@@ -168,7 +145,7 @@ class Plan:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Each num_gpus that a trial has or may have, ascending."""
-        more = next((each.sizes for each in (self.to_suggest, self.factorised) if each), ())
+        more = self.to_suggest.sizes if self.to_suggest else ()
         return tuple(sorted({*more, *(trial.num_gpus for trial in self.trials)}))
 
     def by_id(self) -> dict[str, TrialPlan]:
@@ -185,9 +162,8 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as in `plan.json`."""
         trials = [trial.to_dict() for trial in self.trials]
-        more = {"to_suggest": self.to_suggest, "factorised": self.factorised}
-        there = {key: asdict(part) for key, part in more.items() if part}
-        return {"version": PLAN_VERSION, "study": self.study, "trials": trials, **there}
+        search = {"to_suggest": asdict(self.to_suggest)} if self.to_suggest else {}
+        return {"version": PLAN_VERSION, "study": self.study, "trials": trials, **search}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> "Plan":
@@ -195,16 +171,11 @@ class Plan:
         if plain.get("version") != PLAN_VERSION:
             version = plain.get("version")
             raise ValueError(f"plan.json: has version {version!r}, and this scalestudy reads {PLAN_VERSION}")
-        parts = {
-            key: {**plain[key], "sizes": tuple(plain[key]["sizes"])}
-            for key in ("to_suggest", "factorised")
-            if plain.get(key)
-        }
+        search = plain.get("to_suggest")
         return cls(
             study=plain["study"],
             trials=tuple(TrialPlan.from_dict(trial) for trial in plain["trials"]),
-            to_suggest=ToSuggest(**parts["to_suggest"]) if "to_suggest" in parts else None,
-            factorised=Factorised(**parts["factorised"]) if "factorised" in parts else None,
+            to_suggest=ToSuggest(**{**search, "sizes": tuple(search["sizes"])}) if search else None,
         )
 
 
@@ -213,8 +184,7 @@ def make_plan(spec: StudySpec) -> Plan:
 
     A grid runs over the chosen points, then batch_size, learning_rate, other swept keys in the spec's order, and the
     seed, which changes fastest. Random points keep the order in which they were drawn. TPE and an adaptive search have
-    no trials yet: `to_suggest` says what will come. A factorised study has the grid's trials of one num_gpus, with the
-    same ids.
+    no trials yet: `to_suggest` says what will come.
     """
     sweep, search = spec.sweep, spec.search
     if search.method in ("tpe", "adaptive"):
@@ -228,12 +198,9 @@ def make_plan(spec: StudySpec) -> Plan:
             for point in sweep.points or ({},)
             for values in itertools.product(*lists.values())
         ]
-    factorised = Factorised.of(spec) if search.method == "factorised" else None
-    if factorised:
-        cells = [cell for cell in cells if cell["num_gpus"] == factorised.train_on]
     resolved = spec.to_dict()
     trials = [trial for cell in cells for trial in _trials(cell, sweep.seed, resolved)]
-    return Plan(spec.name, tuple(sorted(trials, key=lambda trial: trial.num_gpus)), factorised=factorised)
+    return Plan(spec.name, tuple(sorted(trials, key=lambda trial: trial.num_gpus)))
 
 
 def point_trials(spec: StudySpec, cell: Cell) -> list[TrialPlan]:
@@ -304,11 +271,6 @@ def trial_id(
     }
     canonical = json.dumps(parameters, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
-
-
-def at_size(trial: TrialPlan, num_gpus: int) -> TrialPlan:
-    """Return the same training with another num_gpus. It has no id."""
-    return replace(trial, trial_id="", params={**trial.params, "num_gpus": num_gpus})
 
 
 def cell_of(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The timing runs that follow a factorised sweep, or one whose trials ran side by side. Pure.
+"""The timing runs that follow a sweep whose trials ran side by side, or that an adaptive search asks for. Pure.
 
 Trials that share a node disturb each other's timings. So each kind of step gets short runs that have the node to
 themselves, and timings are taken from these (docs/concepts.md: Timed alone). A kind of step is one combination of the
@@ -14,9 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from scalestudy.experiments.plan.plan import TrialPlan, at_size, step_params, trial_id
+from scalestudy.experiments.plan.plan import TrialPlan, step_params, trial_id
 from scalestudy.experiments.plan.timing_flags import TimingFlag
-from scalestudy.experiments.spec.search_space import Factorised
 from scalestudy.experiments.spec.sections import NO_STEP, length_of
 from scalestudy.experiments.spec.study_spec import StudySpec
 
@@ -36,23 +35,19 @@ TIMED = ("finished", "at_target", "stopped")
 Record = Mapping[str, Any]
 
 
-def timing_trials(
-    spec: StudySpec, trials: Iterable[TrialPlan], records: Mapping[str, Record], factorised: Factorised | None = None
-) -> list[TrialPlan]:
+def timing_trials(spec: StudySpec, trials: Iterable[TrialPlan], records: Mapping[str, Record]) -> list[TrialPlan]:
     """Return the timing runs that a study needs when its sweep is over.
 
     Each round times every kind of step once. The largest num_gpus comes first, so that the sweep's last groups are used
     before others start. The next round runs backwards, so that it begins with the group at hand. A kind of step is left
     out if no trial of it came to its end, or if none of these shared its node. That one was starved is no reason: what
-    took its cores is not the study's, and would disturb a timing run too. A factorised study times every kind of step
-    of its trainings with every num_gpus of its grid, disturbed or not. A Ray Train loop that tells no examples has
+    took its cores is not the study's, and would disturb a timing run too. A Ray Train loop that tells no examples has
     none.
 
     Args:
         spec: of the study.
-        trials: of the study, in their order, with those that a search made. In a factorised study, the trainings.
+        trials: of the study, in their order, with those that a search made.
         records: lines of `trials.jsonl`, by trial id.
-        factorised: how the study's grid is divided. None: it is not.
     """
     alike: dict[str, list[tuple[TrialPlan, Record]]] = {}
     for trial in trials:
@@ -63,14 +58,13 @@ def timing_trials(
     resources = spec.to_dict()["resources"]
     rounds: list[list[TrialPlan]] = [[] for _ in range(TIMING_RUNS)]
     for pairs in alike.values():
-        if not factorised and not any(TimingFlag.SHARED_NODE in record.get("flags", ()) for _, record in pairs):
+        if not any(TimingFlag.SHARED_NODE in record.get("flags", ()) for _, record in pairs):
             continue
         first, record = pairs[0]
         if spec.workload.loop and not all(epoch.get("samples") for epoch in record["epochs"]):
             continue  # seconds alone say nothing of its steps
-        for size in factorised.sizes if factorised else (first.num_gpus,):
-            for number, timings in enumerate(rounds):
-                timings.append(timing_trial(spec, at_size(first, size), number, record, resources=resources))
+        for number, timings in enumerate(rounds):
+            timings.append(timing_trial(spec, first, number, record, resources=resources))
     return [
         trial
         for number, timings in enumerate(rounds)

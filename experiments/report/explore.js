@@ -76,11 +76,7 @@
     const lines = [],
       answer = asked(),
       [ended, planned] = cells.seeds[cell];
-    lines.push(
-      cells.inferred[cell]
-        ? "inferred from the same trainings with other workers"
-        : `${ended} of ${planned} seeds ended`,
-    );
+    lines.push(cells.lent[cell] ? "trained with other workers" : `${ended} of ${planned} seeds ended`);
     const known = cells.metric[cell];
     if (known) lines.push(`${TITLE} ${metricText(known[0])}${range(known[1], known[2], metricText)}`);
     if (answer) {

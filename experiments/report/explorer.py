@@ -84,7 +84,7 @@ def explorer_data(
     answers = [_answer(analysis, target, place) for target in targets]
     study_id = summary["study"]["study_id"]
     answered, columns = summary["recommendation"]["target"], _cell_columns(cells, summary)
-    filters = [None if cell.inferred else cell_filter(cell.params, study_id) for cell in cells]
+    filters = [None if cell.lent else cell_filter(cell.params, study_id) for cell in cells]
     return {
         "study": {"name": summary["study"]["name"], "id": study_id},
         "metric": metric.to_dict(),
@@ -117,22 +117,22 @@ def _cell_columns(cells: Sequence[Cell], summary: Summary) -> dict[str, list[Any
     """Return label, params (in the order of `keys`), seeds, metric, epoch_seconds, memory, flags, one entry a cell.
 
     seeds: (ended, planned). metric: (median, low, high) after the last epoch. epoch_seconds, samples_per_second, and
-    tokens_per_second where the task counts tokens: medians. memory: bytes, the largest peak of a worker. inferred:
-    whether its cell was not trained itself.
+    tokens_per_second where the task counts tokens: medians. memory: bytes, the largest peak of a worker. lent:
+    whether the cell was not trained itself.
     """
     metric, rows = metric_of(summary["study"]), summary["cells"]
     keys = [*SIZE_KEYS, *other_parameters(summary)]
     return {
         "label": [row["label"] for row in rows],
         "params": [[_setting(row["params"].get(key)) for key in keys] for row in rows],
-        "seeds": [[len(cell.with_status(COUNTED)) if not cell.inferred else 0, cell.planned] for cell in cells],
+        "seeds": [[len(cell.with_status(COUNTED)) if not cell.lent else 0, cell.planned] for cell in cells],
         "metric": [_ranged(row[metric.key]) for row in rows],
         "epoch_seconds": [brief(row["epoch_seconds"]["value"]) for row in rows],
         **{key: [brief(row[key]["value"]) if key in row else None for row in rows] for key in rates_of(summary)},
         "speedup": [brief(row["speedup"]) for row in rows],
         "memory": [peak_memory_bytes(cell) for cell in cells],
         "flags": [row["flags"] for row in rows],
-        "inferred": [cell.inferred for cell in cells],
+        "lent": [cell.lent for cell in cells],
     }
 
 

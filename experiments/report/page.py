@@ -50,7 +50,7 @@ from scalestudy.experiments.report.drawing import Drawn
 from scalestudy.experiments.report.explorer import embedded
 from scalestudy.experiments.report.flags import flag_words
 from scalestudy.experiments.report.runs_table import runs_tables
-from scalestudy.experiments.report.tables import factorised_table, law_tables, looks_table, prediction_table
+from scalestudy.experiments.report.tables import law_tables, looks_table, prediction_table
 from scalestudy.experiments.report.time_figures import roles_of
 
 HERE = Path(__file__).parent
@@ -159,7 +159,6 @@ def render_page(
             ]
         ),
         predictions=predictions,
-        factorised=factorised_table(summary),
         looks=looks_table(summary),
         caveats=[caveat["words"] for caveat in summary["caveats"]],
         failures=summary["failures"],
@@ -382,8 +381,8 @@ def details_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
 
 
 def _seeds_text(row: Mapping[str, Any]) -> str:
-    if row.get("kind") == "factorised":
-        return "inferred"
+    if row["kind"] == "lent":
+        return "trained with other workers"
     trials = row["trials"]
     cut = [
         f", {trials[status]} {words}"

@@ -1,4 +1,4 @@
-"""The laws in numbers, the predictions, and the savings of factorising, as tables of text."""
+"""The laws in numbers, the predictions, and the looks of an adaptive search, as tables of text."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -215,37 +215,6 @@ def looks_table(summary: Summary) -> TextTable | None:
         for step in part["steps"]
     ]
     return TextTable(title="What was tried and why", lead=search_words(part), header=header, rows=rows)
-
-
-def factorised_table(summary: Summary) -> TextTable | None:
-    """Return what a factorised study predicted for the cells held out, and what it saved. None for another study."""
-    part = summary.get("factorised")
-    if part is None:
-        return None
-    title = "Factorised: trainings times timings"
-    if not present(part):
-        return TextTable(title=title, lead=f"Not judged: {why_of(part)}.")
-    lead = [f"{part['cells']} trainings and {part['timings']} timings stand for the full grid."]
-    if part["median_error"] is not None:
-        lead.append(f"Time to the target at the cells held out is off by {part['median_error']:.1%} (median).")
-    if part["saved_by_factorising"] is not None:
-        spent, grid = three_digits(part["worker_seconds"]), three_digits(part["grid_worker_seconds"])
-        lead.append(f"It took {spent} worker-seconds, the full grid is predicted to take {grid}.")
-        share = part["saved_by_factorising"]
-        dearer = f"Factorising does not pay here: it costs {1 - share:.2f}× as much as that."
-        lead.append(dearer if share < 0 else f"Factorising saves {share:.0%} of that.")
-    if part["saved_by_asha"] is not None:
-        lead.append(f"Stopping trials early saves {part['saved_by_asha']:.0%} of the rest.")
-    if part.get("why"):
-        why = why_of(part)
-        lead.append(f"{why[:1].upper()}{why[1:]}.")
-    header = ["held out", "predicted", "measured", "error", "note"]
-    rows = []
-    for row in part["held_out"]:
-        error = NOTHING if row["error"] is None else f"{row['error']:+.1%}"
-        seconds = [seconds_text(row["predicted_seconds"]), seconds_text(row["measured_seconds"])]
-        rows.append([row["label"], *seconds, error, row.get("why") or ""])
-    return TextTable(title=title, lead=" ".join(lead), header=header, rows=rows)
 
 
 def _of(part: Mapping[str, Any]) -> str:

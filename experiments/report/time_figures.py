@@ -62,8 +62,8 @@ def time_map_figure(summary: Summary) -> Drawn:
     lines = Bins.of((row["params"]["batch_size"] for row in rows), MOST_ROWS)
     best = _best_in_squares(rows, columns, lines)
     flagged = flagged_labels(summary)
-    inferred = {row["label"] for row in summary["cells"] if row.get("kind") == "factorised"}
-    trained = [row for row in best.values() if row["label"] not in inferred]
+    lent = {row["label"] for row in summary["cells"] if row["kind"] == "lent"}
+    trained = [row for row in best.values() if row["label"] not in lent]
     squares = _time_squares(best, roles_of(recommendation), flagged)
     with canvas(height=height_of(len(lines.names), 2)) as (figure, axes):
         draw_map(axes, squares, columns.names, lines.names)

@@ -20,9 +20,8 @@ from scalestudy.training.registry import GRADIENT_SYNCS, INEXACT_SYNCS
 from scalestudy.training.section import ABSENT, LARGEST, LineOf, Problem, leaves, strategy_of, text_of, value_of
 
 MAX_TRIALS = 10_000
-GRID_INSTEAD = "set search.method: grid"
-INSTEAD = f"{GRID_INSTEAD}, or search.allow_inexact: true to run it anyway"
-"""In place of a factorised study; an adaptive search can't be run anyway."""
+A_GRID = "set search.method: grid"
+"""In place of an adaptive search."""
 A_LIMIT = "give one of minutes, worker_hours and trials, such as budget: {minutes: 30}"
 
 OBEYED = "train.epochs"
@@ -49,7 +48,6 @@ def relation_problems(spec: StudySpec, line_of: LineOf, known: Collection[str]) 
         _metric_does_not_fit(spec),
         _stop_does_not_fit(spec),
         _search_does_not_fit(spec),
-        _can_not_be_factorised(spec),
         _budget_does_not_fit(spec),
         _can_not_be_adaptive(spec),
     )
@@ -69,7 +67,6 @@ def inexact_findings(spec: StudySpec, values: Values | None = None) -> Iterator[
     values: the values of a key to judge. None: every value that some trial has.
     """
     values = values or partial(values_in, spec)
-    instead = GRID_INSTEAD if spec.search.method == "adaptive" else INSTEAD
     if spec.workload.loop:
         if not spec.workload.exact:
             message = "may train in another way with each num_gpus, so epochs to a target depend on num_gpus"
@@ -78,28 +75,28 @@ def inexact_findings(spec: StudySpec, values: Values | None = None) -> Iterator[
         return
     if "adascale" in values("train.lr_rule"):
         message = "adapts the rate to the workers' gradients, so epochs to a target depend on num_gpus"
-        yield field_of(spec, "train.lr_rule"), "adascale", message, instead
+        yield field_of(spec, "train.lr_rule"), "adascale", message, A_GRID
     for name in values("train.gradient_sync"):
         if name in INEXACT_SYNCS:
             message = "does not sum gradients exactly, so epochs to a target depend on num_gpus"
-            yield field_of(spec, "train.gradient_sync"), name, message, instead
+            yield field_of(spec, "train.gradient_sync"), name, message, A_GRID
         elif name not in GRADIENT_SYNCS:
             message = "is your own code, and can't be checked for exact gradient sums"
-            yield field_of(spec, "train.gradient_sync"), name, message, instead
+            yield field_of(spec, "train.gradient_sync"), name, message, A_GRID
 
     # the built-in models that have batch normalisation or dropout
     model = spec.workload.model
     is_normalised = model == "resnet18" or (model == "mlp" and True in values("workload.model_args.batch_norm"))
     if is_normalised and not all(values("train.sync_batch_norm")):
         message = "has batch normalisation, which normalises over one worker's examples"
-        yield "workload.model", model, message, f"set train.sync_batch_norm: true; or {instead}"
+        yield "workload.model", model, message, f"set train.sync_batch_norm: true; or {A_GRID}"
     elif is_normalised and set(values("train.accumulation")) != {1}:
         message = "has batch normalisation, which normalises over micro-batches, and these differ with num_gpus"
-        yield "workload.model", model, message, f"set train.accumulation: 1; or {instead}"
+        yield "workload.model", model, message, f"set train.accumulation: 1; or {A_GRID}"
     dropout = "workload.model_args.dropout"
     if model == "mlp" and (share := next(filter(None, values(dropout)), None)):
         message = "has dropout, whose random numbers differ with num_gpus"
-        yield field_of(spec, dropout), share, message, f"set it to 0; or {instead}"
+        yield field_of(spec, dropout), share, message, f"set it to 0; or {A_GRID}"
 
 
 def _credentials(spec: StudySpec) -> Iterator[Finding]:
@@ -126,19 +123,15 @@ def _texts(value: Any) -> Iterator[str]:
 def _too_many_trials(spec: StudySpec) -> Iterator[Finding]:
     """Count the trials without making them. A search that suggests points counts as the most that it may make."""
     points, search = Space.of(spec.sweep).count, spec.search
-    chosen = points if search.method == "grid" else min(points, search.samples)
-    if search.method == "factorised":
-        trained = points / max(len(spec.sweep.values_of("num_gpus")), 1)
-        chosen = trained + min(search.held_out, points - trained)
     if search.method == "adaptive":
         yield from _too_much_to_search(spec)
         return
+    chosen = points if search.method == "grid" else min(points, search.samples)
     count = chosen * len(spec.sweep.seed or (None,))
     if not MAX_TRIALS < count < math.inf:  # `_search_does_not_fit` reports an infinite grid
         return
-    if search.method in ("grid", "factorised"):
-        grid = "the grid" if search.method == "grid" else "the factorised grid"
-        message = f"{grid} has {count:,.0f} trials, more than {MAX_TRIALS:,}"
+    if search.method == "grid":
+        message = f"the grid has {count:,.0f} trials, more than {MAX_TRIALS:,}"
         yield "sweep", ABSENT, message, "list fewer values, or choose cells with sweep.points"
     else:
         message = f"makes {count:,} trials with all seeds, more than {MAX_TRIALS:,}"
@@ -285,9 +278,9 @@ def _stop_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
 
 def _search_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
     search, method, objective = spec.search, spec.search.method, spec.search.objective
-    if method in ("grid", "factorised"):
+    if method == "grid":
         for key, values in spec.sweep.ranges().items():
-            message = f"is a range, which a {'factorised ' if method == 'factorised' else ''}grid can't run"
+            message = "is a range, which a grid can't run"
             yield f"sweep.{key}", values.model_dump(), message, "set search.method: random or tpe, or list the values"
 
     if method in ("tpe", "adaptive") and spec.sweep.points:
@@ -323,37 +316,6 @@ def _search_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
             yield "search.grace_epochs", search.grace_epochs, message, f"use less than {count}, or set scheduler: none"
 
 
-def _can_not_be_factorised(spec: StudySpec) -> Iterator[Finding]:
-    """Find why a grid can't be factorised.
-
-    It needs several num_gpus, each with all other values, and the same training at each.
-    """
-    search = spec.search
-    if search.method != "factorised":
-        for key, value in (("train_on", search.train_on), ("allow_inexact", search.allow_inexact)):
-            if value:
-                message = "has no effect: search.method is not factorised"
-                yield f"search.{key}", value, message, "set search.method: factorised"
-        return
-
-    sizes, points = spec.sweep.values_of("num_gpus"), list(spec.sweep.points or ())
-    in_points = [key for key in ("num_gpus", "seed") if any(key in point for point in points)]
-    if in_points:
-        message = f"contain {in_points[0]}, which a factorised study combines with every point"
-        yield "sweep.points", points, message, f"list it under sweep.{in_points[0]} instead, or set search.method: grid"
-    elif "num_gpus" not in spec.sweep.ranges():  # `_search_does_not_fit` reports a range
-        if len(sizes) < 2:
-            message = "has nothing to factorise: the sweep has one num_gpus"
-            yield "search.method", "factorised", message, "list more under sweep.num_gpus, or set search.method: grid"
-        elif search.train_on is not None and search.train_on not in sizes:
-            choices = ", ".join(map(str, sizes))
-            remedy = f"choose one of {choices}, or null"
-            yield "search.train_on", search.train_on, "is not in sweep.num_gpus", remedy
-
-    if not search.allow_inexact or spec.workload.loop:  # of a loop, workload.exact says it
-        yield from inexact_findings(spec)
-
-
 def _budget_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
     """Find a budget that no adaptive search has, and an adaptive search without one budget."""
     given = {key: value for key, value in spec.budget.to_dict().items() if value is not None}
@@ -387,16 +349,16 @@ def _can_not_be_adaptive(spec: StudySpec) -> Iterator[Finding]:
         message = "does not go with an adaptive search, whose trainings end at the target"
         yield "targets.stop", False, message, "set stop: auto, or search.method: grid"
     fixed = {
-        **{key: list(values) for key, values in sweep.lists().items() if len(values) > 1},
-        **{key: values.model_dump() for key, values in sweep.ranges().items()},
+        **{key: (list(values), A_GRID) for key, values in sweep.lists().items() if len(values) > 1},
+        **{key: (values.model_dump(), f"list values and {A_GRID}") for key, values in sweep.ranges().items()},
     }
-    for key, values in fixed.items():
+    for key, (values, instead) in fixed.items():
         if key not in (*SEARCHED, "seed"):
             message = "has several values, and an adaptive search varies num_gpus, batch_size and learning_rate alone"
-            yield f"sweep.{key}", values, message, f"keep one value, or {GRID_INSTEAD}"
+            yield f"sweep.{key}", values, message, f"keep one value, or {instead}"
     if len(seeds) > 1:
         message = "lists several seeds, and an adaptive search numbers them itself, from one on"
-        yield "sweep.seed", list(seeds), message, f"write [{seeds[0]}]"
+        yield "sweep.seed", list(seeds), message, f"write [{seeds[0]}], or {A_GRID}"
     elif seeds and seeds[0] > LARGEST - MAX_TRIALS:
         message = "leaves an adaptive search, which numbers its seeds from it on, no room"
         yield "sweep.seed", list(seeds), message, f"write {LARGEST - MAX_TRIALS} or less"

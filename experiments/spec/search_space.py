@@ -167,32 +167,6 @@ class ToSuggest:
         return (self.budget_trials or 0) if self.method == "adaptive" else self.points * self.seeds
 
 
-@dataclass(frozen=True, kw_only=True)
-class Factorised:
-    """How a factorised study divides its grid (docs/formulas.md §7).
-
-    By default, train_on is the smallest num_gpus. More workers are never more efficient, so it costs the fewest
-    worker-seconds. The trainings' times do not count, so they run side by side if they fit; this also ends soonest if
-    all GPUs are busy. Rejected: the num_gpus that earlier timings make fastest. The plan and its ids would then depend
-    on what the storage holds, and an extended study could lose its trainings.
-    """
-
-    train_on: int  # num_gpus of the trainings
-    sizes: tuple[int, ...]  # each num_gpus of the grid, ascending
-    held_out: int  # the most cells with another num_gpus that also run in full, with all seeds
-
-    @classmethod
-    def of(cls, spec: StudySpec) -> "Factorised":
-        """Return how the grid of a spec is divided."""
-        sizes, search = tuple(sorted(spec.sweep.values_of("num_gpus"))), spec.search
-        train_on = sizes[0] if search.train_on is None else search.train_on
-        return cls(train_on=train_on, sizes=sizes, held_out=search.held_out)
-
-    def cells_held_out(self, trained: int) -> int:
-        """Return how many cells are held out if this many are trained."""
-        return min(self.held_out, (len(self.sizes) - 1) * trained)
-
-
 def cell_key(cell: Mapping[str, Any]) -> str:
     """Return a point as text. Equal points have equal texts."""
     return json.dumps(cell, sort_keys=True)

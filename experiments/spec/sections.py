@@ -72,12 +72,12 @@ def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
 class Search(Section):
     """Which points are run, and which trials stop early."""
 
-    method: Annotated[Literal["grid", "random", "tpe", "factorised", "adaptive"], EXACT] = "grid"
+    method: Annotated[Literal["grid", "random", "tpe", "adaptive"], EXACT] = "grid"
     """how points of the sweep are chosen
 
     grid: every point. random: some points, drawn before the study starts. tpe: points near the best ones so far.
-    factorised: the grid, but trained with one num_gpus only; steps are timed with all. adaptive: each next training or
-    timing is chosen by how much it tells of the answer, until that is sure or `budget` is used."""
+    adaptive: each next training or timing is chosen by how much it tells of the answer, until that is sure or `budget`
+    is used."""
     samples: Count = 20
     """number of points that random and tpe run, each with all seeds; of a smaller space, all"""
     seed: Whole = 0
@@ -98,12 +98,6 @@ class Search(Section):
     The other rungs are this times reduction, its square and so on, below the last evaluation."""
     reduction: Annotated[int, Field(ge=2, le=LARGEST)] = 3
     """for asha: one trial in so many continues after a rung"""
-    train_on: Count | None = None
-    """for factorised: the num_gpus of its trainings, one of the sweep's; null: the smallest"""
-    held_out: Whole = 2
-    """for factorised: number of cells that also run in full, to check the inferred times"""
-    allow_inexact: bool = False
-    """for factorised: infer times even if training depends on num_gpus"""
 
 
 LIMITS = ("minutes", "worker_hours", "trials")
@@ -162,8 +156,8 @@ class Targets(Section):
     stop: Annotated[Literal[False, True, "auto"], EXACT] = "auto"
     """end a training at the hardest target; auto: if only that time counts
 
-    auto: yes in factorised and adaptive studies and where search.objective is a time or a cost; otherwise no, so that a
-    grid shows final accuracies."""
+    auto: yes in adaptive studies and where search.objective is a time or a cost; otherwise no, so that a grid shows
+    final accuracies."""
     price_per_gpu_hour: NotNegative | None = None
     """of a GPU, in any currency; null: cost is reported in worker-seconds"""
     tolerance: NotNegative = 0.1

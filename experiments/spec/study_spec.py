@@ -90,7 +90,7 @@ class StudySpec(Section):
     @property
     def trains_for_all(self) -> bool:
         """Whether a training stands for the same with every num_gpus: its steps count, timing runs give the seconds."""
-        return self.search.method in ("factorised", "adaptive")
+        return self.search.method == "adaptive"
 
     @property
     def needs_exact(self) -> bool:
@@ -98,7 +98,7 @@ class StudySpec(Section):
 
         Of a Ray Train loop, `workload.exact` says it.
         """
-        return self.trains_for_all and not (self.search.allow_inexact or self.workload.loop)
+        return self.trains_for_all and not self.workload.loop
 
     @property
     def hardest_target(self) -> float | None:

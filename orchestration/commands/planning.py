@@ -143,12 +143,12 @@ def plan_study(
 def what_is_left(study: PreparedStudy) -> tuple[StudySpec, Plan, str]:
     """Return the spec and the plan of an extended study without the trials that have ended, and in words how many.
 
-    The plan of a search, or of a factorised study, stays whole: only the run decides which trials follow.
+    The plan of a search stays whole: only the run decides which trials follow.
     """
     ended = [trial for trial in study.plan.trials if trial.trial_id in study.history.ended]
     verb = "has ended and does" if len(ended) == 1 else "have ended and do"
     words = f"{plural(len(ended), 'trial')} of {study.folder.address} {verb} not run again"
-    if study.plan.to_suggest or study.plan.factorised:
+    if study.plan.to_suggest:
         counts = "the budget counts" if study.plan.is_adaptive else "the figures count"
         return study.spec, study.plan, f"{words}; {counts} them too"
     left = tuple(trial for trial in study.plan.trials if trial.trial_id not in study.history.ended)

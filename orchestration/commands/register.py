@@ -73,7 +73,7 @@ def register_recommended(path: str | Path, name: str) -> Registered:
     else:
         RecommendedCell.of(advice)  # raises if there is none
         chosen, cells = advice.data[advice.role]["label"], advice.data[advice.role]["evidence"]["cells"]
-        # in a factorised study they may have another num_gpus
+        # in an adaptive study they may have another num_gpus
         trials = [trial for trial in trained if label(cell_of(trial.params)) in cells]
     address = address_of(folder, resolve_address(spec.tracking.uri))
     check_reachable(address)

@@ -15,7 +15,6 @@ from scalestudy.orchestration.base.errors import ExitCode, first_line
 from scalestudy.orchestration.commands.bench_result import EXPERIMENT
 
 if TYPE_CHECKING:
-    from scalestudy.experiments.plan.estimate import Estimate
     from scalestudy.experiments.plan.plan import Plan
     from scalestudy.experiments.spec.study_spec import StudySpec
     from scalestudy.orchestration.commands.bench_result import Cell, Experiment
@@ -58,7 +57,6 @@ def plan(console: Console, planned: PlannedStudy) -> None:
         *([planned.extends] if planned.extends else []),
         *spec.notes,
         *stop_lines(spec),
-        *(factorised_lines(planned.plan, cost, period) if cost else ()),
         *time_lines(planned),
     ]
     for line in lines:
@@ -89,22 +87,6 @@ def adaptive_line(planned: Plan) -> str:
     return (
         f"{plural(places, 'place')} to choose among; the search decides as it goes which it trains, and which it times"
     )
-
-
-def factorised_lines(planned: Plan, cost: Estimate, period: str) -> list[str]:
-    """Return lines that say what a factorised study runs, and what it replaces. period: such as "epoch"."""
-    from scalestudy.experiments.analysis.measures.units import plural
-
-    if (parts := planned.factorised) is None:
-        return []
-    trainings = f"{plural(len(planned.swept), 'training')} with num_gpus {parts.train_on}"
-    held_out = planned.held_out_trials
-    after = f"{plural(held_out, 'trial')} of held-out cells and " if held_out else ""
-    grid = sum(trial.evaluations for trial in planned.swept) * sum(parts.sizes)
-    return [
-        f"factorised: {trainings}, then, one at a time, {after}{plural(len(cost.timing_runs), 'timing run')}",
-        f"in place of a grid of {len(planned.swept) * len(parts.sizes)} trials, {grid} worker-{period}s",
-    ]
 
 
 def result(console: Console, done: StudyResult) -> None:

@@ -72,7 +72,10 @@ def _check_version(folder: StudyFolder) -> None:
         version = folder.version
     if version != PLAN_VERSION:
         problem = f"DIR: {folder.address}: its files have version {version}, and this scalestudy reads {PLAN_VERSION}"
-        remedy = "read it with the scalestudy that wrote it (0.1 and 0.2 write version 1), or run the study again"
+        remedy = (
+            "read it with the scalestudy that wrote it (0.1 and 0.2 write version 1, development versions after 0.2 "
+            "version 2), or run the study again"
+        )
         raise RequestError(problem, remedy)
 
 

@@ -28,8 +28,6 @@ from scalestudy.training.fingerprint import Fingerprint
 
 SUGGESTED_FROM = ("workload", "train", "sweep", "resources", "targets")
 """Sections that a search's suggestions depend on."""
-GROW = ("samples", "held_out")
-"""Keys of `search` that an extended study may raise."""
 PROBE_BYTES = 200_000
 """Room that a study needs at its start: with less, its first records would not fit."""
 
@@ -224,14 +222,8 @@ def _refuse_change(before: PreparedStudy, spec: StudySpec, plan: Plan, where: st
     if asked != began:  # one way for all trials of a study
         problem = f"{where}: resources.placement: the study's trials are placed by {began}, not {asked}"
         raise RequestError(problem, f"set resources.placement: {began}, or begin another study")
-    if before.plan.factorised and plan.factorised and before.plan.factorised.train_on != plan.factorised.train_on:
-        trained_on = before.plan.factorised.train_on
-        problem = f"{where}: search.train_on: the trainings so far had num_gpus {trained_on}"
-        raise RequestError(f"{problem}, not {plan.factorised.train_on}", f"set search.train_on: {trained_on}")
-    grown = dict.fromkeys((*GROW, "train_on"))  # train_on was compared above, as the plans have resolved it
-    if spec.search.model_copy(update=grown) != before.spec.search.model_copy(update=grown):
-        remedy = f"change nothing there but {' and '.join(f'search.{key}' for key in GROW)}"
-        raise RequestError(f"{where}: search: differs from the study's spec", remedy)
+    if spec.search.replace(samples=before.spec.search.samples) != before.spec.search:
+        raise RequestError(f"{where}: search: differs from the study's spec", "change nothing there but search.samples")
     for key, least in before.spec.budget.limits.items():
         given = spec.budget.limits.get(key)
         if given is None or given < least:

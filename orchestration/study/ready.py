@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scalestudy.experiments.plan.plan import Plan, TrialPlan, corner_trials
+from scalestudy.experiments.spec.checks import A_GRID
 from scalestudy.experiments.spec.study_spec import StudySpec, values_in
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.environment import Output
@@ -80,7 +81,7 @@ def get_ready(
     if is_new:
         if spec.needs_exact:
             say(f"a check that {spec.workload.model} trains the same at every num_gpus")
-        check_exact(spec, trials, data_root)
+        check_exact(spec, trials[0], data_root)
     tracking = resolve_address(spec.tracking.uri)
     if study.state != "started":
         tracking = same_address(study.folder, tracking)
@@ -210,33 +211,25 @@ def check_configs(trials: Iterable[TrialPlan], data_root: Path) -> None:
             raise request_error(error, "correct the spec", trial.name) from error
 
 
-def check_exact(spec: StudySpec, trials: Iterable[TrialPlan], data_root: Path) -> None:
+def check_exact(spec: StudySpec, trial: TrialPlan, data_root: Path) -> None:
     """Check that the model trains the same at every num_gpus where the study needs it. Raises RequestError.
 
-    The name of a user's model does not show it. So the model is built and tried here, on a few examples. trials: of
-    `known_trials`.
+    The name of a user's model does not show it. So the model is built and tried here, on a few examples. trial: one of
+    `known_trials`; those of an adaptive search have the same model.
     """
     if not spec.needs_exact:
         return
     from scalestudy.training.loop.exactness import why_inexact
 
-    instead = ["search.method: grid"]
-    if spec.search.method == "factorised":
-        instead.append("search.allow_inexact: true to run it anyway")
-    kinds = {
-        (trial.train["sync_batch_norm"], trial.train["accumulation"], repr(trial.workload)): trial for trial in trials
-    }
-    for trial in kinds.values():
-        where = f"workload.model: {spec.workload.model}"
-        config = train_config(trial, data_root)
-        try:
-            why = why_inexact(config)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # the user's callables may raise anything
-            raise blamed(error, config, f"correct it, or set {instead[-1]}") from error
-        if why:
-            raise RequestError(f"{where}: {why.what}", f"{why.remedy}; or set {', or '.join(instead)}")
+    config = train_config(trial, data_root)
+    try:
+        why = why_inexact(config)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the user's callables may raise anything
+        raise blamed(error, config, f"correct it, or {A_GRID}") from error
+    if why:
+        raise RequestError(f"workload.model: {spec.workload.model}: {why.what}", f"{why.remedy}; or {A_GRID}")
 
 
 def logical_cpus(plan: Plan, spec: StudySpec) -> int | None:

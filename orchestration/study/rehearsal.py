@@ -21,7 +21,7 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalestudy.experiments.plan.plan import Plan, TrialPlan, at_size, label
+from scalestudy.experiments.plan.plan import Plan, TrialPlan, label
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.base.child import order_and_answer, run_child
 from scalestudy.orchestration.base.errors import RequestError, request_error
@@ -258,9 +258,7 @@ def rehearse_study(
     if spec.workload.loop:
         return Rehearsal(steps={}, left_out={spec.workload.loop: NO_LOOP}, seconds=0.0)
     began = time.monotonic()
-    sizes = plan.factorised.sizes if plan.factorised else ()  # each training is also timed with all of these
-    timed = [at_size(trial, size) for trial in trials for size in sizes if size != trial.num_gpus]
-    kinds = kinds_of([*trials, *timed])
+    kinds = kinds_of(trials)
     draws = plan.to_suggest and not plan.is_adaptive  # of an adaptive search `trials` are all its places
     ranges = spec.sweep.ranges() if draws else {}
     order = {

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
-from scalestudy.experiments.analysis.answers.factorised import held_out_trials
 from scalestudy.experiments.analysis.answers.next_look import Over, Room
 from scalestudy.experiments.analysis.measures.endings import WHY_OVER
 from scalestudy.experiments.analysis.measures.metric import StudyMetric
@@ -143,7 +142,6 @@ class RunningStudy:
                     if self.fresh_workers:
                         self._use_fresh_workers(self.fresh_workers)
                     self._sweep()
-                    self._run_held_out()
                     self._run_timing()
                 except Exception as error:  # whatever Ray raises: the records are safe, and the report can be written
                     logger.exception("the sweep broke off")
@@ -206,10 +204,10 @@ class RunningStudy:
             if exclusive:
                 search = Search(PlannedTrials(trial for trial in exclusive if trial.trial_id not in ended))
             else:
-                swept = set(self.trials) if self.plan.is_adaptive else {trial.trial_id for trial in self._swept()}
+                swept = set(self.trials) if self.plan.is_adaptive else {trial.trial_id for trial in self._trainings()}
                 past = [(trial_id, event) for trial_id, event in self.recorder.history.past if trial_id in swept]
                 search = search_for(self.spec, self.plan, past, room=self._look_room, over=self._looking_ended)
-                left = [trial for trial in self.plan.swept if trial.trial_id not in ended]
+                left = [trial for trial in self.plan.trials if trial.trial_id not in ended]
                 sizes = list(dict.fromkeys(trial.num_gpus for trial in left))
                 if sizes and start == 1:
                     self.view.stage(f"waiting for {plural(sizes[0], 'worker')} to start")
@@ -239,44 +237,27 @@ class RunningStudy:
         """Show why an adaptive search asks for no more."""
         self.view.stage(f"looking ended: {WHY_OVER[over.why]}")
 
-    def _run_held_out(self) -> None:
-        """Run the cells that a factorised study trains in full, after its trainings."""
-        if not self._cut_short:
-            wanted = held_out_trials(self.spec, self.plan, self.trials.values(), self.recorder.history.ended)
-            self._run_exclusive(wanted, "running {} trials of held-out cells, one at a time")
-
     def _run_timing(self) -> None:
         """Time each kind of step by separate runs, if the sweep's trials disturbed each other's timings.
 
-        A factorised study needs these runs in any case. They come after a sweep that has reached its end.
+        They come after a sweep that has reached its end. The plan does not have them, so they come into the journal
+        first.
         """
         if self.plan.is_adaptive:  # its search has asked for the timing runs that tell something
             return
-        if (self.engine.times_apart or self.plan.factorised) and not self._cut_short:
-            wanted = timing_trials(self.spec, self._swept(), self.recorder.history.ended, self.plan.factorised)
-            self._run_exclusive(wanted, "making {} timing runs, each with its machine to itself")
-
-    def _run_exclusive(self, wanted: Sequence[TrialPlan], stage: str) -> None:
-        """Run those of these trials that have not ended, each alone on its machine.
-
-        The plan does not have them, so they come into the journal first. stage: with a place for their number.
-        """
+        if not self.engine.times_apart or self.broken is not None or self.stopping.is_set():
+            return
+        wanted = timing_trials(self.spec, self._trainings(), self.recorder.history.ended)
         left = [trial for trial in wanted if trial.trial_id not in self.recorder.history.ended]
         if left:
-            self.view.stage(stage.format(len(left)))
+            self.view.stage(f"making {len(left)} timing runs, each with its machine to itself")
             for trial in left:
                 self._take(trial.trial_id, Suggested(trial=trial, point=None))
             self._sweep(left)
 
-    @property
-    def _cut_short(self) -> bool:
-        """Whether the trials so far did not come to their end."""
-        return self.broken is not None or self.stopping.is_set()
-
-    def _swept(self) -> list[TrialPlan]:
-        """Return the known trials of the sweep, without timing runs and held-out cells."""
-        trainings = [trial for trial in self.trials.values() if trial.kind == "training"]
-        return [trial for trial in trainings if self.plan.is_swept(trial)]
+    def _trainings(self) -> list[TrialPlan]:
+        """Return the known trials without timing runs."""
+        return [trial for trial in self.trials.values() if trial.kind == "training"]
 
     def _new_engine(self) -> Engine:
         return Engine(
@@ -373,8 +354,7 @@ class RunningStudy:
             self.view.stage("writing the report")
             self.engine.stop_soon()  # the groups end meanwhile
             try:
-                trainings = [trial for trial in self.trials.values() if trial.kind == "training"]
-                self.folder.update_plan(self.plan.with_trials(trainings))
+                self.folder.update_plan(self.plan.with_trials(self._trainings()))
                 summary = self.recorder.finish()
             except OSError as error:
                 self._lose_storage(error)

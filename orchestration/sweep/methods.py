@@ -31,7 +31,7 @@ def search_for(
     if spec.search.method == "adaptive":
         source, rule = AdaptiveTrials(spec, room, over), LookLimits(spec)
     else:
-        source = TpeTrials(spec) if spec.search.method == "tpe" else PlannedTrials(plan.swept)
-    search = Search(source, rule, plan.swept)
+        source = TpeTrials(spec) if spec.search.method == "tpe" else PlannedTrials(plan.trials)
+    search = Search(source, rule, plan.trials)
     search.learn(past)
     return search

@@ -63,7 +63,7 @@ def identified(draws: int, seed: int = 1) -> dict[str, Score]:
     return scores
 
 
-def held_out(
+def left_out(
     draws: int, draw: Callable[[np.random.Generator], Constants], workers: tuple[int, ...] = WORKERS, seed: int = 2
 ) -> Score:
     """Times of steps at places, one in five, that the fit has not seen."""
@@ -100,9 +100,9 @@ def rows(draws: int = DRAWS) -> list[list[str]]:
     few = max(draws // 5, 1)
     return [
         *(score.row(f"{name}, identifying design") for name, score in identified(draws).items()),
-        held_out(few, identified_law).row("step time at held-out places, identifying design"),
-        held_out(few, any_law).row("step time at held-out places, any law"),
-        held_out(few, any_law, (1, 2)).row("the same, 1 and 2 workers only"),
+        left_out(few, identified_law).row("step time at held-out places, identifying design"),
+        left_out(few, any_law).row("step time at held-out places, any law"),
+        left_out(few, any_law, (1, 2)).row("the same, 1 and 2 workers only"),
         beyond(few, identified_law).row("step time with 16 workers, 8 timed, identifying design"),
         beyond(few, any_law).row("the same, any law"),
     ]

@@ -12,8 +12,7 @@ from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.orchestration.commands.study_commands import status_lines, status_of
 from scalestudy.orchestration.study.study import resume_study
-from tests.support.adaptive_study import STUDY
-from tests.support.factorised_study import run_in
+from tests.support.adaptive_study import STUDY, run_in
 from tests.support.studies import write_spec
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,9 @@ from scalestudy import run_study
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.experiments.study.folder import StudyFolder
+from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import ExitCode
+from scalestudy.orchestration.commands.study_commands import status_of
 from scalestudy.orchestration.groups.events import Ended
 from scalestudy.orchestration.sweep.methods import search_for
 from tests.support.studies import write_spec
@@ -58,6 +60,24 @@ def test_a_tpe_study_is_the_search_over_its_own_results(study):
     _, runs = runs_of(done)
     assert runs.keys() == {trial["trial_id"] for trial in trials}
     assert [trial.trial_id for trial in folder.read_plan().trials] == [trial["trial_id"] for trial in trials]
+
+
+def test_a_study_that_stops_at_the_target_has_ended_there_and_keeps_the_best_model(study):
+    """The second of two evaluations in a row that meet 0.4 is the last one."""
+    done, trials = study(
+        sweep={"num_gpus": [1], "batch_size": [32], "learning_rate": [0.1, 0.2], "seed": [0]},
+        train={"epochs": 3},
+        targets={"accuracy": [0.4], "stop": True},
+    )
+    assert done.exit_code == ExitCode.DONE
+    assert len(trials) == 2
+    for trial in trials:
+        met = [epoch["test_accuracy"] >= 0.4 for epoch in trial["epochs"]]
+        assert (trial["status"], met[-2:], len(met)) == ("at_target", [True, True], met.index(True) + 2)
+    assert status_of(done.folder).trials == {"at_target": 2, "planned": 2}
+    folder = StudyFolder(done.folder)
+    (best,) = (entry.event["best"] for entry in Journal(folder.journal_folder).entries() if "best" in entry.event)
+    assert folder.model_file(best).exists()
 
 
 def test_an_asha_study_stops_two_workers_at_a_rung_and_saves_the_best_model(study):

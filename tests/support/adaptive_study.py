@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
 from typing import Any
 
 STUDY: dict[str, Any] = {
@@ -12,3 +15,9 @@ STUDY: dict[str, Any] = {
     "budget": {"trials": 4},
     "targets": {"accuracy": [0.85]},
 }
+
+
+def run_in(folder: Path, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    """Calls a function in a folder, where MLflow's store and the studies go."""
+    with chdir(folder):
+        return function(*arguments, **keywords)

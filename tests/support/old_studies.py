@@ -12,7 +12,7 @@ from scalestudy.experiments.study.journal import Entry
 from scalestudy.orchestration.tracking.entries import Recorded
 
 JOURNALS = Path(__file__).parent / "journals"
-STUDIES = ("finished", "killed", "resumed", "grown", "factorised", "timed")
+STUDIES = ("finished", "killed", "resumed", "grown", "timed")
 
 
 def entry_texts(name: str) -> list[str]:

@@ -29,7 +29,6 @@ PARTS = (
     "statistical_efficiency",
     "lr_rule",
     "predictions",
-    "factorised",
     "scaling",
 )
 """The parts that a study may be unable to support."""
@@ -114,7 +113,6 @@ def _summary() -> dict[str, Any]:
         statistical_efficiency=_statistical_efficiency(),
         lr_rule=_lr_rule(),
         predictions=_predictions(),
-        factorised=_factorised(),
     )
     summary["verdicts"].append(_verdict())
     for role in ("recommended", "fastest", "cheapest", "best_accuracy"):
@@ -275,31 +273,6 @@ def _predictions() -> dict[str, Any]:
         "rows": [*rows, broken],
         "breaks_at": {"num_gpus": 64, "why": why},
         "best": best,
-    }
-
-
-def _factorised() -> dict[str, Any]:
-    held = [("workers=4 batch=512 lr=0.2", 15.5, 15.9), ("workers=2 batch=1024 lr=0.4", 26.9, 26.3)]
-    return {
-        "cells": 20,
-        "timings": 20,
-        "median_error": 0.026,
-        "worker_seconds": 9100.0,
-        "grid_worker_seconds": 36000.0,
-        "saved_by_factorising": 0.747,
-        "saved_by_asha": None,
-        "why": None,
-        "held_out": [
-            {
-                "label": label,
-                "predicted_seconds": predicted,
-                "measured_seconds": measured,
-                "error": predicted / measured - 1,
-                "target": TARGET,
-                "why": None,
-            }
-            for label, predicted, measured in held
-        ],
     }
 
 

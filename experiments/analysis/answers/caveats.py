@@ -35,7 +35,7 @@ def caveats_of(
         )
     if choice["evidence"]["kind"] != "measured":
         trained = ", ".join(choice["evidence"]["cells"])
-        caveats["inferred"] = f"Inferred: the steps are those of {trained}, the seconds a step those of timing runs."
+        caveats["lent"] = f"Its steps are those of {trained}, its seconds a step those of timing runs."
     reached = choice["reached"]
     if reached is not None and reached < seeds:
         were = "was" if choice["cut"] == 1 else "were"

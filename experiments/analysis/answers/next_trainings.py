@@ -163,17 +163,13 @@ class _Choosing:
             is_lost = diverged[recipe] > 0 and diverged[recipe] >= LOST_SHARE * self.evidence.trainings[recipe]
             if place in possible and not is_lost and recipe not in stands:
                 found.append(index)
-                if self._stands_for_all(place):
+                if self.analysis.plan.is_adaptive:
                     stands.add(recipe)
         return np.array(sorted(found), dtype=np.int64)
 
-    def _stands_for_all(self, place: Place) -> bool:
-        plan = self.analysis.plan
-        return plan.is_adaptive or (plan.factorised is not None and place.num_gpus == plan.factorised.train_on)
-
     def _opened(self, cell: int) -> Places:
         """Return the cells that may be recommended once a cell is trained."""
-        if not self._stands_for_all(self.beliefs.places[cell]):
+        if not self.analysis.plan.is_adaptive:
             return np.array([cell])
         timed = self.evidence.timed
         known = np.array([timed is not None and size in timed.places for size in self.beliefs.sizes])

@@ -231,9 +231,9 @@ class _Choosing:
         known = (*times, "n_seeds", "reached", "censored", "cut", "upper_bound", "unseen")
         cell, timing = self._cells[label], self._timings[label]
         trained = {"cells": [label], "kind": "measured"}
-        if cell.inferred:
+        if cell.lent:
             names = dict.fromkeys(label_of(cell_of(trial.params)) for trial in cell.trials)
-            trained = {"cells": list(names), "kind": "factorised"}
+            trained = {"cells": list(names), "kind": "lent"}
         choice = {
             "label": label,
             "named": self._named(label),

@@ -6,7 +6,6 @@ from typing import Any
 from scalestudy.experiments.analysis.answers.adaptive import adaptive_part
 from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.answers.efficiency import statistical_efficiency
-from scalestudy.experiments.analysis.answers.factorised import factorised_caveats, factorised_part
 from scalestudy.experiments.analysis.answers.judged import LOOP_TIMES, known_alone
 from scalestudy.experiments.analysis.answers.lr_rule import lr_rule
 from scalestudy.experiments.analysis.answers.remedies import Steps
@@ -60,7 +59,6 @@ def summary_of(analysis: Analysis, wall_seconds: float | None = None) -> dict[st
     spec, plan, trials, metric = analysis.spec, analysis.plan, analysis.trials, analysis.metric
     rows, timings = analysis.rows, analysis.timings
     targets, recommendation = dict.fromkeys(spec.targets.accuracy), analysis.recommendation
-    factorised = factorised_part(plan, trials, analysis.posterior, spec.targets.accuracy)
     adaptive = adaptive_part(analysis, wall_seconds)
     throughput, tuned = analysis.throughput(recommendation), analysis.tunings(recommendation)
     efficiency = statistical_efficiency(spec, tuned)
@@ -84,7 +82,6 @@ def summary_of(analysis: Analysis, wall_seconds: float | None = None) -> dict[st
         "lr_rule": lr_rule(spec, tuned),
         "predictions": analysis.predictions(throughput, efficiency),
         "time_to_target": [row for target in metric.easiest_first(targets) for row in analysis.times(target).rows],
-        "factorised": factorised,
         **({"adaptive": adaptive} if adaptive else {}),
         "verdicts": verdicts(
             Case.of(timed, recommendation, analysis.posterior, steps, in_steps=spec.train.unit == "steps")
@@ -101,7 +98,6 @@ def summary_of(analysis: Analysis, wall_seconds: float | None = None) -> dict[st
                 ("accelerators", accelerator_caveat(trials)),
                 *(("several_nodes", words) for words in spanning_caveats(rows, trials)),
                 *caveats(rows, counts, metric, trial=trial),
-                *(("factorised", words) for words in factorised_caveats(spec, plan, rows, factorised)),
             )
             if words
         ],

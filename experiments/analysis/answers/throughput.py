@@ -24,15 +24,15 @@ def throughput_part(posterior: Posterior, recommendation: Figure | None = None) 
     timings.
 
     Returns:
-        `{of, alpha_c, beta_c, alpha_r, beta_r, gamma, data_seconds, alpha_n, beta_n, median_error, held_out, misfit,
-        points, flagged, others}`, or missing with a why. `others` has a part of the same form for each other
+        `{of, alpha_c, beta_c, alpha_r, beta_r, gamma, data_seconds, alpha_n, beta_n, median_error, cross_validated,
+        misfit, points, flagged, others}`, or missing with a why. `others` has a part of the same form for each other
         combination of swept keys.
 
         Estimates are in seconds: beta_c per example, beta_r per further worker, beta_n per further node. alpha_n and
         beta_n are null unless workers spanned nodes. data_seconds is the median over the sizes with their range; the
         other constants are fitted beside each size's own. median_error is the law's relative error at sizes that it was
-        not fitted to, null if none could be `held_out`. misfit: sizes differ from the law by more than their repeats
-        explain.
+        not fitted to, `cross_validated` of them; null if there are none. misfit: sizes differ from the law by more than
+        their repeats explain.
 
         A point has `num_gpus`, `batch_size`, `per_worker_batch` (as timed, since the last step of an epoch may be
         smaller), `nodes` and `across_nodes`, `data_seconds`, measured_seconds (geometric mean of n repeats, one that is
@@ -56,7 +56,7 @@ def _part(posterior: Posterior, of: str, timed: Timed | None) -> Figure:
     why = why_no_law(timed.found.lawful if timed is not None and steps.lawful else [])
     if timed is None or why is not None:
         return {"of": of, **missing(f"{why}{steps.why_left_out}"), "flagged": steps.flagged}
-    figures, errors = StepFigures(timed.found), timed.found.held_out_errors()
+    figures, errors = StepFigures(timed.found), timed.found.cross_validated_errors()
     spans = any(size.across_nodes for size in steps.lawful)
     waits = [size.data_seconds for size in steps.lawful if size.data_seconds is not None]
     data_seconds: Figure = {**missing(NO_PHASES), "low": None, "high": None, "identified": False}
@@ -68,7 +68,7 @@ def _part(posterior: Posterior, of: str, timed: Timed | None) -> Figure:
         **({} if spans else dict.fromkeys(ACROSS_NODES)),
         "data_seconds": data_seconds,
         "median_error": statistics.median(errors) if errors else None,
-        "held_out": len(errors),
+        "cross_validated": len(errors),
         "misfit": timed.found.misfit,
         "points": list(_points(timed)),
         "flagged": steps.flagged,

@@ -35,7 +35,7 @@ OVERLAP_SPREAD = math.log(OVERLAPS[-1]) / math.sqrt(12)
 """Standard deviation of log gamma beforehand."""
 MOST_STEPS = 30
 STRIDES = (1.0, 0.5, 0.2, 0.05)
-MOST_HELD_OUT = 40
+MOST_LEFT_OUT = 40
 """How many places are held out one by one at most, evenly spread."""
 
 
@@ -166,14 +166,14 @@ class Timings:
             law = found[gamma] = self.nearest(gamma, law)
         return found
 
-    def held_out_errors(self, law: Vector, gamma: float) -> list[float]:
+    def cross_validated_errors(self, law: Vector, gamma: float) -> list[float]:
         """Return relative errors of a law's terms at places that they were not fitted to, one held out at a time.
 
         A place without which the terms can't be told apart is not held out.
         """
         errors, count, terms = [], len(self.logs), law > 0
         only = replace(self, features=self.features * terms[:, None])
-        for index in sorted({round(i) for i in np.linspace(0, count - 1, min(count, MOST_HELD_OUT))}):
+        for index in sorted({round(i) for i in np.linspace(0, count - 1, min(count, MOST_LEFT_OUT))}):
             others = only.without(index)
             columns = others.features[terms] / np.linalg.norm(self.features[terms], axis=1)[:, None]
             if count - 1 <= terms.sum() or np.linalg.matrix_rank(columns, tol=1e-6) < terms.sum():

@@ -111,9 +111,9 @@ class StepSeconds:
         seconds = law.step_seconds(self.features)[0] + [each.data_seconds for each in self.places]
         return np.asarray(self.means - np.log(seconds))
 
-    def held_out_errors(self) -> list[float]:
-        """Return relative errors of the law at places that it was not fitted to (`Timings.held_out_errors`)."""
-        return self.timings.held_out_errors(self.likeliest, self.likeliest_gamma)
+    def cross_validated_errors(self) -> list[float]:
+        """Return relative errors of the law at places that it was not fitted to (`Timings.cross_validated_errors`)."""
+        return self.timings.cross_validated_errors(self.likeliest, self.likeliest_gamma)
 
 
 @on_one_thread

@@ -49,7 +49,6 @@ from scalestudy.experiments.analysis.measures.usable import (
 from scalestudy.experiments.plan.plan import Plan, WithParams, cell_of, label
 from scalestudy.experiments.plan.timing_flags import TimingFlag, doubts
 from scalestudy.experiments.plan.timing_runs import step_key
-from scalestudy.experiments.spec.search_space import Factorised
 
 WARMING_UP = "its trials were stopped at their first evaluation, before which they warmed up"
 NO_TIMES = "its trials have recorded no time"
@@ -79,14 +78,14 @@ class Cell(WithParams):
     """The runs that timed its steps undisturbed, in order; none if its trials were not disturbed, or no such run ended
     well.
     """
-    inferred: bool = False
+    lent: bool = False
     """Whether it ran no trials.
 
     Its trials are then the same trainings with another num_gpus: their epochs count, their times do not
     (docs/formulas.md §7).
     """
     not_lent: int = 0
-    """For an inferred cell, how many of those trainings ran out of memory, which says nothing about more workers."""
+    """How many of those trainings ran out of memory, which says nothing about more workers."""
 
     @cached_property
     def label(self) -> str:
@@ -109,13 +108,13 @@ class Cell(WithParams):
 
     @property
     def own(self) -> tuple[Trial, ...]:
-        """Its trials that ran with its num_gpus: none if it is inferred."""
-        return () if self.inferred else self.trials
+        """Its trials that ran with its num_gpus: none if they are lent."""
+        return () if self.lent else self.trials
 
     @property
     def is_timed(self) -> bool:
-        """Whether its times can be known. An inferred cell needs a timing run."""
-        return not self.inferred or self.undisturbed_epoch_seconds is not None
+        """Whether its times can be known. With lent trials it needs a timing run."""
+        return not self.lent or self.undisturbed_epoch_seconds is not None
 
     @property
     def flags(self) -> list[str]:
@@ -189,8 +188,7 @@ _canonical = json.JSONEncoder(
 def gather(plan: Plan, lines: Sequence[Line] | Usable, metric: StudyMetric) -> list[Cell]:
     """Gather the cells of a study, in the plan's order, each with its timing runs that ended well.
 
-    Trials that the plan lacks make further cells, last. A factorised study gets all cells of its grid: inferred from
-    the trainings, or as measured if they were held out. An adaptive one gets each batch size and rate that it trained
+    Trials that the plan lacks make further cells, last. An adaptive study gets each batch size and rate that it trained
     with every num_gpus. lines: of `trials.jsonl`; only usable ones count (`usable.usable`).
     """
     trials = usable(lines).trials
@@ -202,7 +200,7 @@ def gather(plan: Plan, lines: Sequence[Line] | Usable, metric: StudyMetric) -> l
         cell = cell_of(trial.params)
         params.setdefault(key_of(cell), cell)
         members.setdefault(key_of(cell), []).append(trial)
-    lent: dict[str, list[Trial]] = {}  # of an adaptive study, by what they learn
+    lent: dict[str, list[Trial]] = {}  # of an adaptive study, by batch size and rate
     if plan.is_adaptive:
         for key, trained_there in members.items():
             lent.setdefault(key_of(params[key], without=NUM_GPUS), []).extend(trained_there)
@@ -215,31 +213,19 @@ def gather(plan: Plan, lines: Sequence[Line] | Usable, metric: StudyMetric) -> l
         made = Cell(
             params=cell, planned=planned[key], trials=own, metric=metric, timings=timings.get(step_key(cell), ())
         )
-        if plan.factorised:
-            made = _factorised(made, plan.factorised, members)
-        elif plan.is_adaptive and not own:
-            made = infer(made, lent.get(key_of(cell, without=NUM_GPUS), ()))
+        if plan.is_adaptive and not own:
+            made = _lent(made, lent.get(key_of(cell, without=NUM_GPUS), ()))
         cells.append(made)
     return cells
 
 
-def _factorised(cell: Cell, parts: Factorised, members: Mapping[str, Sequence[Trial]]) -> Cell:
-    """Return a cell as a factorised study has it. members: trials by the key of their cell."""
-    if cell.num_gpus == parts.train_on:
-        return cell
-    if not cell.counted:
-        return infer(cell, members.get(key_of({**cell.params, "num_gpus": parts.train_on}), ()))
-    disturbed = any({TimingFlag.SHARED_NODE, TimingFlag.STARVED} & trial.flags for trial in cell.trials)
-    return cell if disturbed else replace(cell, timings=())  # what was measured stands
-
-
-def infer(cell: Cell, trainings: Sequence[Trial]) -> Cell:
-    """Infer the cell from the same trainings with another num_gpus.
+def _lent(cell: Cell, trainings: Sequence[Trial]) -> Cell:
+    """Return the cell with the same trainings with another num_gpus.
 
     A training that ran out of memory says nothing about a cell with more workers, each of which has fewer examples.
     """
     lent = [trial for trial in trainings if trial.status != "out_of_memory" or cell.num_gpus <= trial.num_gpus]
-    return replace(cell, planned=0, trials=tuple(lent), inferred=True, not_lent=len(trainings) - len(lent))
+    return replace(cell, planned=0, trials=tuple(lent), lent=True, not_lent=len(trainings) - len(lent))
 
 
 def learnt_label(params: Mapping[str, Any]) -> str:
@@ -253,9 +239,9 @@ def cell_row(cell: Cell) -> dict[str, Any]:
     test_accuracy (or test_ with another metric's name) is the metric after the last epoch, as in the book.
     best_test_accuracy is the best after any epoch. Both are over trials that did not fail. epoch_seconds is a median
     over a trial's epochs, without evaluation. timed_apart says whether timing runs measured the times. kind is
-    factorised if the cell is inferred. nodes, if there are several, counts the nodes of the workers that were timed.
-    details holds what training picked by itself, if it picked anything. stopped_after lists the epochs of each trial
-    that was cut, early or at its target: its last metric is no whole training's. repeats has epoch_seconds and
+    lent if the trials are another num_gpus's. nodes, if there are several, counts the nodes of the workers that were
+    timed. details holds what training picked by itself, if it picked anything. stopped_after lists the epochs of each
+    trial that was cut, early or at its target: its last metric is no whole training's. repeats has epoch_seconds and
     samples_per_second over single epochs. starved_share, if the cell has the flag, is the cell's. tokens_per_second is
     there if the task counts tokens.
     """
@@ -268,7 +254,7 @@ def cell_row(cell: Cell) -> dict[str, Any]:
     return {
         "label": cell.label,
         "params": dict(cell.params),
-        "kind": "factorised" if cell.inferred else "measured",
+        "kind": "lent" if cell.lent else "measured",
         "trials": {"planned": cell.planned, **count_statuses(cell.own)},
         metric.key: spread((final_value(trial, metric) for trial in cell.timed), untimed),
         metric.best_key: spread((best_value(trial, metric) for trial in cell.timed), untimed),

@@ -158,7 +158,7 @@ def _pooled(pool: Sequence[Cell], epoch_seconds_by_label: Mapping[str, Figure]) 
     nodes = min((cell.nodes for cell in pool if present(epoch_seconds_by_label[cell.label])), default=1)
     used = [cell for cell in pool if cell.nodes == nodes] or pool
     figures = [epoch_seconds_by_label[cell.label] for cell in used]
-    trials = [trial for cell in used if not cell.inferred for trial in cell.timed]
+    trials = [trial for cell in used if not cell.lent for trial in cell.timed]
     timings = next((cell.timings for cell in used if cell.timings and cell.timed), ())
     phases = undisturbed_phase_seconds(timings) if timings else step_seconds(trials)
     return {

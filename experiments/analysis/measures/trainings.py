@@ -118,7 +118,7 @@ def setting(spec: StudySpec, combination: Combination, key: str) -> Any:
 def trainings_of(cells: Iterable[Cell]) -> list[Training]:
     """Return the trainings that say something about their batch size and rate. Rates of zero or less are left out.
 
-    An inferred cell has none, since its trainings belong to another cell.
+    A cell with lent trials has none, since they belong to another cell.
     """
     return [
         _training(cell, trial)

@@ -78,7 +78,7 @@ def evidence_words(choice: Mapping[str, Any]) -> str:
         return ""
     cells = evidence.get("cells") or []
     of = f" of {len(cells)} cells" if len(cells) > 1 else ""
-    how = "trainings times timings" if evidence.get("kind") == "factorised" else "trained"
+    how = "trainings times timings" if evidence.get("kind") == "lent" else "trained"
     return f"{how}: {plural(seeds, 'seed')}{of}"
 
 
@@ -146,7 +146,7 @@ def book_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
 
 
 def _row_notes(row: Row) -> list[str]:
-    """Return what marks a cell: no strong scaling, inferred figures, trials that did not finish, several nodes, flags.
+    """Return what marks a cell: no strong scaling, lent trials, trials that did not finish, several nodes, flags.
 
     A trial that was cut counts as one that did not finish, since it ends before the last epoch.
     """
@@ -156,9 +156,9 @@ def _row_notes(row: Row) -> list[str]:
         if status != "finished" and (count := row["trials"].get(status))
     ]
     kind = [MARKS[row["scaling"]]] if row["scaling"] in MARKS and row["speedup"] is not None else []
-    inferred = ["inferred"] if row.get("kind") == "factorised" else []
+    lent = ["trained with other workers"] if row["kind"] == "lent" else []
     nodes = [f"{row['nodes']} nodes"] if row.get("nodes", 1) > 1 else []
-    return [*kind, *inferred, *ended, *nodes, *row["flags"]]
+    return [*kind, *lent, *ended, *nodes, *row["flags"]]
 
 
 def best_rows(summary: Summary, count: int) -> list[int]:

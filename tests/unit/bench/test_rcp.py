@@ -19,7 +19,7 @@ def test_a_set_has_at_least_four_batch_sizes_and_six_seeds_at_each(sets):
     assert min(len(taken) for sizes in sets.values() for taken in sizes.values()) >= 6
 
 
-def test_intervals_hold_the_batch_size_that_was_held_out_and_are_narrow(sets):
+def test_intervals_hold_the_batch_size_that_was_left_out_and_are_narrow(sets):
     """Of the 90 % intervals 59 of 64 hold; of a third of the sets 82 to 100 % have to."""
     found = [each for part in inner({name: sets[name] for name in list(sets)[::3]}) for each in part]
     held, widths, errors = zip(*found, strict=True)

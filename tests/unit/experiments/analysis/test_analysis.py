@@ -11,8 +11,8 @@ from scalestudy.experiments.analysis.measures.targets import target_row
 from scalestudy.experiments.analysis.measures.usable import cut_caveats
 from scalestudy.experiments.analysis.text.answer import measured_when
 from scalestudy.experiments.plan.timing_runs import step_key, timing_trials
-from tests.support.factorised import stopped_after
 from tests.support.synthetic_studies import study_of, summary_of, words_of
+from tests.support.timed_studies import stopped_after
 from tests.support.trials import Law, across_nodes, make_timings, slow_down
 
 # --- trainings that a scheduler has stopped: their timings, targets that they had not met, best rates -----------------

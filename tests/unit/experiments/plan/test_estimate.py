@@ -5,7 +5,6 @@ import pytest
 from scalestudy.experiments.plan.estimate import LastTimings, Timing, estimate
 from scalestudy.experiments.plan.plan import corner_trials, make_plan
 from scalestudy.experiments.plan.timing_runs import TIMED_SECONDS
-from tests.support.factorised import SMALL
 from tests.support.synthetic_studies import spec_of
 
 ONE = "name: x\ntrain: {epochs: 2}\nsweep: {num_gpus: [1], batch_size: [32]}"
@@ -122,17 +121,17 @@ def test_a_search_is_estimated_at_the_corners_of_its_space_in_turn():
     assert sorted(found.seconds) == [2 * 1.5, 2 * 2.5]
 
 
-def test_a_factorised_study_has_trainings_held_out_cells_and_timing_runs():
-    plan = make_plan(spec_of(SMALL))
-    timings = last([record(plan.trials[0], 4.0)])
-    found = estimate(plan, timings)
-    # 8 trainings and 2 cells × 2 seeds with two workers, 4 epochs each; 2 batches × 2 sizes are timed twice
-    assert (len(found.trials), found.epochs, found.worker_epochs) == (12, 48, 8 * 4 + 4 * 4 * 2)
+def test_a_timing_run_takes_its_steps_and_two_seconds_at_least():
+    sweep = "sweep: {num_gpus: [1, 2], batch_size: [32, 128], learning_rate: [0.1, 0.2], seed: [0, 1]}"
+    plan = make_plan(spec_of(f"name: x\ntrain: {{epochs: 4}}\n{sweep}"))
+    found = estimate(plan, last([record(plan.trials[0], 4.0)]), timed_alone=True)
+    # 16 trials of 4 epochs; 2 batches × 2 sizes are timed twice
+    assert (len(found.trials), found.epochs, found.worker_epochs) == (16, 64, 8 * 4 + 8 * 4 * 2)
     assert len(found.timing_runs) == 8
-    assert found.seconds[:12] == [18.0] * 12
+    assert found.seconds[:16] == [18.0] * 16
     # 65 steps of 32 or 128 examples, an example 4 / 320 s
-    assert {round(seconds, 6) for seconds in found.seconds[12:]} == {65 * 32 / 80, 65 * 128 / 80}
-    quick = estimate(plan, last([record(plan.trials[0], 0.001)]))
+    assert {round(seconds, 6) for seconds in found.seconds[16:]} == {65 * 32 / 80, 65 * 128 / 80}
+    quick = estimate(plan, last([record(plan.trials[0], 0.001)]), timed_alone=True)
     whole = 5 * 128 * 0.001 / 320 + TIMED_SECONDS  # after five steps of warm-up
     assert quick.seconds[-1] == pytest.approx(whole)
 

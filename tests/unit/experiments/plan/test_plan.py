@@ -1,17 +1,16 @@
 """The plan of a study: its trials, their order and their ids."""
 
+import itertools
 import json
-from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scalestudy.experiments.plan.plan import Plan, corner_trials, label, make_plan, step_params
-from scalestudy.experiments.plan.timing_runs import step_key
 from scalestudy.orchestration.study.trials import train_config
-from tests.support.factorised import SMALL, factorised_study, grid_of
 from tests.support.synthetic_studies import spec_of
+from tests.support.timed_studies import packed_study
 
 GRID = "name: x\nsweep: {num_gpus: [2, 1], batch_size: [64, 32], learning_rate: [0.2, 0.1], seed: [1, 0]}"
 
@@ -77,7 +76,8 @@ def test_a_swept_argument_gives_a_trial_the_id_that_it_has_without_the_sweep():
 
 def test_the_plan_is_plain_data_and_back():
     grid = spec_of("name: x\nsweep: {num_gpus: [2], train.shards: [even, [1, 3]]}")
-    for plan in map(make_plan, (spec_of(SMALL, "search.train_on=2"), grid)):
+    searched = spec_of("name: x\nsearch: {method: tpe}\nsweep: {num_gpus: [1, 2], learning_rate: [0.1, 0.2]}")
+    for plan in map(make_plan, (searched, grid)):
         assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
     with pytest.raises(ValueError, match="version"):
         Plan.from_dict({**plan.to_dict(), "version": 0})
@@ -213,22 +213,7 @@ def test_the_corners_of_a_search_are_what_the_training_loop_takes():
         train_config(trial, "data").weights(trial.num_gpus)
 
 
-# --- factorised grids -------------------------------------------------------------------------------------------------
-
-
-def test_the_trainings_are_those_of_the_grid_with_one_num_gpus():
-    plan, grid = make_plan(spec_of(SMALL)), grid_of(SMALL)
-    assert plan.trials == tuple(trial for trial in grid.trials if trial.num_gpus == 1), "ids and all"
-    larger = make_plan(spec_of(SMALL, "search.train_on=2"))
-    assert larger.trials == tuple(trial for trial in grid.trials if trial.num_gpus == 2)
-    assert plan.sizes == larger.sizes == (1, 2), "what runs later needs its room too"
-    assert plan.cells == larger.cells == grid.cells
-    assert (plan.expected_trials, grid.expected_trials) == (8 + 2 * 2, 16)
-
-
-def test_no_more_cells_are_held_out_than_there_are():
-    assert make_plan(spec_of(SMALL, "search.held_out=99")).held_out_trials == 8
-    assert make_plan(spec_of(SMALL, "search.held_out=0")).expected_trials == 8
+# --- timing runs ------------------------------------------------------------------------------------------------------
 
 
 def some(numbers, most=3):
@@ -236,25 +221,20 @@ def some(numbers, most=3):
 
 
 @given(
-    st.lists(st.integers(1, 8), min_size=2, max_size=3, unique=True),
+    some(st.integers(1, 8)),
     some(st.integers(8, 64)),
     some(st.sampled_from([0.05, 0.1, 0.2])),
     some(st.integers(0, 9)),
-    st.integers(0, 4),
 )
-def test_every_training_once_every_step_timed_and_what_is_held_out_is_apart(gpus, batches, rates, seeds, held_out):
+def test_every_cell_is_trained_with_every_seed_and_every_step_timed_twice(gpus, batches, rates, seeds):
     sweep = f"sweep: {{num_gpus: {gpus}, batch_size: {batches}, learning_rate: {rates}, seed: {seeds}}}"
-    study = factorised_study(f"name: x\n{sweep}\nsearch: {{method: factorised, held_out: {held_out}}}")
-    trained = [(t["params"]["batch_size"], t["params"]["learning_rate"], t["params"]["seed"]) for t in study.trained]
-    assert sorted(trained) == sorted((b, r, s) for b in batches for r in rates for s in seeds)
-    assert {trial["params"]["num_gpus"] for trial in study.trained} == {min(gpus)}
-    apart = Counter(step_key(trial["params"]) + str(trial["params"]["learning_rate"]) for trial in study.held_out)
-    assert len(apart) == min(held_out, (len(gpus) - 1) * len(batches) * len(rates))
-    assert set(apart.values()) <= {len(seeds)}, "each with all its seeds"
-    assert min(gpus) not in {trial["params"]["num_gpus"] for trial in study.held_out}
+    study = packed_study(f"name: x\n{sweep}")
+    keys = ("num_gpus", "batch_size", "learning_rate", "seed")
+    trained = [tuple(trial["params"][key] for key in keys) for trial in study.trained]
+    assert sorted(trained) == sorted(itertools.product(gpus, batches, rates, seeds))
+    assert study.plan.expected_trials == len(trained)
+    assert [cell["num_gpus"] for cell in study.plan.cells] == sorted(len(batches) * len(rates) * gpus)
     timed = [(trial["params"]["num_gpus"], trial["params"]["batch_size"]) for trial in study.timings]
     assert sorted(timed) == sorted(2 * [(gpu, batch) for gpu in gpus for batch in batches])
     ids = [trial["trial_id"] for trial in study.trials]
     assert len(set(ids)) == len(ids)
-    grid = grid_of(study.spec.to_yaml())
-    assert {trial["trial_id"] for trial in study.trained + study.held_out} <= {t.trial_id for t in grid.trials}

@@ -8,10 +8,10 @@ import pytest
 from scalestudy.experiments.analysis import recommend, summarise
 from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
-from scalestudy.experiments.plan.plan import TrialPlan, make_plan
+from scalestudy.experiments.plan.plan import TrialPlan, cell_trial, make_plan
 from scalestudy.experiments.plan.timing_flags import TimingFlag
-from scalestudy.experiments.plan.timing_runs import TIMED_STEPS, timing_trials
-from tests.support.factorised import METHOD, SMALL, grid_of, records_of
+from scalestudy.experiments.plan.timing_runs import TIMED_STEPS, timing_trial, timing_trials
+from scalestudy.experiments.spec.search_space import stated_places
 from tests.support.loop_studies import loop_study
 from tests.support.synthetic_studies import spec_of, study_of, words_of
 from tests.support.trials import Law, make_timings
@@ -228,49 +228,37 @@ def test_a_cell_that_only_diverged_gets_no_timings(study):
     assert row_of(summary["cells"], num_gpus=2, batch_size=32, learning_rate=0.1)["timed_apart"]
 
 
-# --- factorised grids -------------------------------------------------------------------------------------------------
+# --- other keys, and loops ------------------------------------------------------------------------------------------
 
 
 def test_other_keys_that_change_a_step_are_timed_with_every_num_gpus():
-    sweep = "sweep: {num_gpus: [1, 2], train.gradient_sync: [ddp, ring], train.schedule: [constant, cosine]}\n"
-    spec = spec_of(f"name: x\n{sweep}{METHOD}")
-    plan = make_plan(spec)
-    names = [trial.name for trial in timing_trials(spec, plan.swept, records_of(plan), plan.factorised)]
-    assert names == [
+    sweep = "sweep: {num_gpus: [1, 2], train.gradient_sync: [ddp, ring], train.schedule: [constant, cosine]}"
+    assert [trial.name for trial in timings_of(f"name: x\n{sweep}")] == [
         f"timing workers={gpus} batch=256 gradient_sync={sync}" for gpus in (2, 1, 1, 2) for sync in ("ddp", "ring")
     ]
 
 
-def test_timing_runs_are_those_of_a_packed_grid():
-    """So a grid and its factorised twin have the same ids for the same runs."""
-    spec, grid = spec_of(SMALL), grid_of(SMALL)
-    plan = make_plan(spec)
-    packed = timing_trials(spec, grid.trials, records_of(grid, flags={"*": ["shared_node"]}))
-    factorised = timing_trials(spec, plan.swept, records_of(plan), plan.factorised)
-    assert [(trial.trial_id, trial.train) for trial in factorised] == [
-        (trial.trial_id, trial.train) for trial in packed
-    ]
+def test_the_timing_runs_that_an_adaptive_search_asks_for_are_those_of_a_packed_grid():
+    """So both have the same ids for the same steps."""
+    adaptive = TEXT.replace(", seed: [0, 1]", "") + "\nsearch: {method: adaptive}\nbudget: {trials: 9}"
+    spec = spec_of(adaptive)
+    packed = {trial.name: trial.trial_id for trial in timings_of()[:4]}
+    for cell in stated_places(spec):
+        timing = timing_trial(spec, cell_trial(spec, cell, 7), 0)
+        assert timing.trial_id == packed[timing.name]
 
 
-def test_what_no_training_finished_is_not_timed():
-    plan = make_plan(spec_of(SMALL))
-    endings = {f"workers=1 batch=32 lr={rate} seed={seed}": "diverged" for rate in (0.1, 0.2) for seed in (0, 1)}
-    found = timing_trials(spec_of(SMALL), plan.swept, records_of(plan, endings=endings), plan.factorised)
-    assert {trial.batch_size for trial in found} == {128}
-
-
-FACTORISED_LOOP = """
+LOOP = """
 name: x
 workload: {loop: 'my_loop:train', exact: true}
 train: {epochs: 6}
 sweep: {num_gpus: [1, 2], batch_size: [32], learning_rate: [0.1, 0.2]}
-search: {method: factorised}
 """
 
 
-def timings_of_a_loop(text: str = FACTORISED_LOOP, *, samples: bool = True) -> list[TrialPlan]:
-    spec, plan, lines = loop_study(text=text, samples=samples)
-    return timing_trials(spec, plan.swept, {line["trial_id"]: line for line in lines}, plan.factorised)
+def timings_of_a_loop(text: str = LOOP, *, samples: bool = True) -> list[TrialPlan]:
+    spec, plan, lines = loop_study(text=text, samples=samples, flags=PACKED)
+    return timing_trials(spec, plan.trials, {line["trial_id"]: line for line in lines})
 
 
 def test_a_loop_is_timed_by_its_first_reports() -> None:
@@ -278,7 +266,7 @@ def test_a_loop_is_timed_by_its_first_reports() -> None:
     assert [timing.num_gpus for timing in timings] == [2, 1, 1, 2]
     assert all(timing.train == {"epochs": 3} and timing.kind == "timing" for timing in timings)
     assert len({timing.trial_id for timing in timings}) == 4
-    assert timings_of_a_loop(FACTORISED_LOOP.replace("epochs: 6", "epochs: 2"))[0].train == {"epochs": 3}, (
+    assert timings_of_a_loop(LOOP.replace("epochs: 6", "epochs: 2"))[0].train == {"epochs": 3}, (
         "the first report is not timed"
     )
 

@@ -7,8 +7,8 @@ import pytest
 from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.report.curves import curves_of
-from tests.support.factorised import stopped_after
 from tests.support.synthetic_studies import study_of
+from tests.support.timed_studies import stopped_after
 from tests.support.trials import Law
 
 

@@ -86,7 +86,7 @@ def test_runs_are_named_as_mlflow_has_them(monkeypatch):
         "params.`num_gpus` = '1' and params.`batch_size` = '32' and params.`learning_rate` = '0.1' "
         "and tags.`scalestudy.study_id` = 'x-1'"
     )
-    analysis.cells = [replace(analysis.cells[0], inferred=True), *analysis.cells[1:]]
+    analysis.cells = [replace(analysis.cells[0], lent=True), *analysis.cells[1:]]
     assert explorer_data(analysis, summary, runs_page=page)["runs"]["filters"][0] is None
 
 

@@ -131,8 +131,7 @@ def cases():
     yield "flagged choices", changed(marked_choices), time_map_figure
     yield "a flagged verdict and answer", changed(marked_verdict)
     yield "few seeds", changed(few_seeds)
-    yield "factorising costs more than the grid", other("factorised", saved_by_factorising=-1.16)
-    yield "an older summary", changed(lambda s: [s.pop(part) for part in ("predictions", "factorised")])
+    yield "an older summary", changed(lambda s: s.pop("predictions"))
     yield "no trial failed", changed(lambda s: s.update(failures=[]))
     yield "laws of several combinations", changed(several_combinations)
     naive = {**summary["throughput_model"], "of": "gradient_sync=naive", "alpha_c": estimate(0.5)}

@@ -136,10 +136,13 @@ def test_the_text_that_a_remedy_gives_is_accepted():
     assert tried > 15
 
 
-def test_an_inexact_study_runs_where_it_is_allowed():
-    inexact = [row for row in ROWS if "search.allow_inexact: true" in "".join(each.remedy for each in row.problems)]
-    assert len(inexact) > 10
-    assert [row for row in inexact if replace(row, overrides=("search.allow_inexact=true",)).problems] == []
+def test_what_an_adaptive_search_refuses_of_a_training_a_grid_runs():
+    remedy = re.compile(r"(?!.*list values).*search\.method: grid")
+    refused = [row for row in ROWS if any(remedy.fullmatch(each.remedy) for each in row.problems)]
+    assert len(refused) > 15
+    for row in refused:
+        others = "".join(line + "\n" for line in row.text.splitlines() if not line.startswith(("search:", "budget:")))
+        assert replace(row, text=others).problems == [], row.text
 
 
 def test_the_table_has_every_contradiction():

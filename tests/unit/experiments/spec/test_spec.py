@@ -119,7 +119,6 @@ def test_every_way_of_training_is_accepted_and_reads_back_equal(text):
 
 
 TIMED = "search: {method: tpe, objective: cost_to_target}\ntargets: {accuracy: [0.9]"
-FACTORISED = "search: {method: factorised}\ntargets: {accuracy: [0.9]"
 PLAIN = "targets: {accuracy: [0.9]"
 ADAPTIVE = "search: {method: adaptive}\nbudget: {trials: 5}"
 
@@ -127,11 +126,10 @@ ADAPTIVE = "search: {method: adaptive}\nbudget: {trials: 5}"
 @pytest.mark.parametrize(
     ("text", "stops"),
     [
-        (f"{FACTORISED}}}", True),
         (f"{TIMED}}}", True),
         (f"{PLAIN}}}", False),
-        ("search: {method: factorised}", False),  # nothing to stop at
-        (f"{FACTORISED}, stop: false}}", False),
+        (f"{TIMED}, stop: false}}", False),
+        ("", False),  # nothing to stop at
         (f"{PLAIN}, stop: true}}", True),
         (f"{ADAPTIVE}\n{PLAIN}}}", True),
         (f"{ADAPTIVE}\n{PLAIN}, stop: true}}", True),
@@ -164,8 +162,7 @@ def test_an_adaptive_search_minimises_the_time_unless_the_cost_is_asked_for(obje
     [
         ("", False),
         (f"{ADAPTIVE}\n", True),
-        ("search: {method: factorised}\n", True),
-        ("search: {method: factorised, allow_inexact: true}\n", False),
+        (f"{ADAPTIVE}\nworkload: {{loop: 'my:loop', exact: true}}\n", False),
     ],
 )
 def test_a_training_must_be_exact_where_it_stands_for_those_with_other_workers(text, needs):
@@ -435,8 +432,3 @@ def test_a_loop_that_reports_once_or_twice_is_noted():
     assert "reported twice" in note
     assert "let the loop report more often" in note
     assert spec_of(LOOP).notes == []
-
-
-def test_a_factorised_study_of_an_exact_loop_is_taken():
-    spec = spec_of(LOOP, "search.method=factorised", "workload.exact=true")
-    assert len(make_plan(spec).trials) == 2

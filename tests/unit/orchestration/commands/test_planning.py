@@ -61,7 +61,7 @@ def printed(planned):
 CASES = {
     "a new study": [],
     "a search": ["search={method: tpe, samples: 3, scheduler: asha}"],
-    "a factorised grid": ["search={method: factorised, held_out: 1}", "targets.stop=true"],
+    "side by side, to the target": ["resources.exclusive=false", "targets.stop=true"],
     "an adaptive search": ["search.method=adaptive", "budget={minutes: 30, uses: 1000}"],
     "no room": ["sweep.num_gpus=[1, 4]"],
 }

@@ -5,8 +5,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from scalestudy.experiments.analysis.answers.factorised import held_out_trials
 from scalestudy.experiments.plan.plan import cell_trial, point_trials
+from scalestudy.experiments.plan.timing_runs import timing_trials
 from scalestudy.experiments.spec.reading import parse_study
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
@@ -27,7 +27,6 @@ from scalestudy.orchestration.study.study import resume_study
 from scalestudy.orchestration.sweep.methods import search_for
 from scalestudy.training.fingerprint import DataFacts, Fingerprint
 from tests.support.epochs import epoch_of
-from tests.support.factorised import TINY
 from tests.support.old_studies import unpack
 from tests.support.synthetic_studies import study_of
 from tests.support.trials import make_trials
@@ -269,80 +268,72 @@ def test_a_driver_killed_in_the_middle_of_an_extension_has_lost_nothing(folder, 
     assert len(open_extended(spec_of(text), folder.path).trials) == 3
 
 
-# --- factorised studies -----------------------------------------------------------------------------------------------
+# --- timing runs ------------------------------------------------------------------------------------------------------
+
+PACKED = SPEC.replace("[1]", "[2, 4]") + "resources: {exclusive: false}\n"
 
 
 @pytest.fixture
-def factorised(tmp_path):
-    """A study whose trainings have ended, and whose held-out trial has begun."""
-    opened = open_new(spec_of(TINY), tmp_path / "out")
+def packed(tmp_path):
+    """A study whose trials have ended, side by side, and whose first timing run has begun."""
+    opened = open_new(spec_of(PACKED), tmp_path / "out")
     opened.write()
     journal = Journal(opened.folder.journal_folder)
     journal.append("", {"type": "study", "state": "started"})
-    records = {record["trial_id"]: record for record in make_trials(opened.plan)}
+    records = {record["trial_id"]: record for record in make_trials(opened.plan, flags={"*": ["shared_node"]})}
     for trial_id, record in records.items():
         journal.append(trial_id, {"type": "ended", **record})
         opened.folder.append_trial(record)
-    (trial,) = held_out_trials(opened.spec, opened.plan, (), records)
+    trial, *_ = timing_trials(opened.spec, opened.plan.trials, records)
     journal.append(trial.trial_id, {"type": "suggested", "trial": trial.to_dict(), "point": None})
     journal.append(trial.trial_id, to_plain(Running(attempt=1)))
     return opened.folder
 
 
-def test_the_sweep_has_the_trainings_alone(factorised):
-    opened = open_resumed(factorised.path)
-    assert len(opened.trials) == 3
-    assert (len(opened.plan.trials), opened.plan.expected_trials, opened.plan.sizes) == (2, 3, (2, 4))
-    assert search_for(opened.spec, opened.plan, []).next().trial.num_gpus == 2
-    factorised.update_plan(opened.plan.with_trials(opened.trials.values()))
-    again = open_resumed(factorised.path)
-    assert (len(again.plan.trials), len(again.plan.swept), again.plan.expected_trials) == (3, 2, 3)
-    search = search_for(again.spec, again.plan, [])
-    assert [search.next().trial.num_gpus, search.next().trial.num_gpus, search.next()] == [2, 2, None]
+def test_the_sweep_has_the_trainings_alone(packed):
+    opened = open_resumed(packed.path)
+    assert len(opened.trials) == 5
+    assert (len(opened.plan.trials), opened.plan.expected_trials, opened.plan.sizes) == (4, 4, (2, 4))
+    search = search_for(opened.spec, opened.plan, [])
+    assert [search.next().trial.num_gpus for _ in range(4)] == [2, 2, 4, 4]
+    assert search.next() is None
 
 
 @pytest.mark.parametrize(
     ("old", "new", "trainings"),
     [
-        ("[0.1, 0.2]", "[0.1, 0.2, 0.4]", 3),
-        ("[2, 4]", "[2, 4, 8]", 2),
-        ("[0.1, 0.2]}", "[0.1, 0.2], seed: [0, 1]}", 4),
-        ("held_out: 1", "held_out: 2", 2),
-        ("held_out: 1", "held_out: 1, train_on: 2", 2),
-        (
-            "[2, 4], batch_size: [32], learning_rate: [0.1, 0.2]}\nsearch: {method: factorised",
-            "[1, 2, 4], batch_size: [32], learning_rate: [0.1, 0.2]}\nsearch: {method: factorised, train_on: 2",
-            2,
-        ),
+        ("[0.1, 0.2]", "[0.1, 0.2, 0.4]", 6),
+        ("[2, 4]", "[1, 2, 4]", 6),
+        ("[0.1, 0.2]}", "[0.1, 0.2], seed: [0, 1]}", 8),
     ],
 )
-def test_a_factorised_study_grows(factorised, old, new, trainings):
-    opened = open_extended(spec_of(TINY.replace(old, new)), factorised.path)
-    assert len(opened.plan.swept) == trainings
+def test_a_study_with_timing_runs_grows(packed, old, new, trainings):
+    opened = open_extended(spec_of(PACKED.replace(old, new)), packed.path)
+    assert len(opened.plan.trials) == trainings
     assert opened.history.ended.keys() | opened.history.open.keys() <= opened.trials.keys()
-    assert len(opened.trials) == trainings + 1, "what was held out stays"
+    assert len(opened.trials) == trainings + 1, "the timing run stays"
 
 
 def test_a_study_places_all_its_trials_alike(tmp_path):
-    text = TINY + "resources: {placement: spread}"
+    text = SPEC + "resources: {placement: spread}"
     opened = open_new(spec_of(text), tmp_path / "out")
     opened.write()
     assert open_extended(spec_of(text), opened.folder.path).spec.resources.placement == "spread"
     problem = "resources.placement: the study's trials are placed by spread, not pack; set resources.placement: spread"
     with pytest.raises(RequestError, match=problem):
-        open_extended(spec_of(TINY), opened.folder.path)
+        open_extended(spec_of(SPEC), opened.folder.path)
 
 
 def test_a_training_that_has_stopped_at_the_target_is_not_taken_for_one_that_goes_on(tmp_path):
-    text = TINY + "targets: {accuracy: [0.3, 0.5]}"
+    text = SPEC + "targets: {accuracy: [0.3, 0.5], stop: true}"
     opened = open_new(spec_of(text), tmp_path / "out")
     opened.write()
     (record, *_) = make_trials(opened.plan)
     opened.folder.append_trial({**record, "status": "at_target"})
     assert open_extended(spec_of(text.replace("[0.3, 0.5]", "[0.5, 0.1]")), opened.folder.path).spec.stops_at_target
-    for new in ("[0.3, 0.6]", "[0.5], stop: false", "[0.3]"):
+    for old, new in (("[0.3, 0.5]", "[0.3, 0.6]"), ("true", "false"), ("[0.3, 0.5]", "[0.3]")):
         with pytest.raises(RequestError, match=r"targets: 1 training of it stopped at 0.5; leave the hardest target"):
-            open_extended(spec_of(text.replace("[0.3, 0.5]", new)), opened.folder.path)
+            open_extended(spec_of(text.replace(old, new)), opened.folder.path)
 
 
 # --- adaptive searches ------------------------------------------------------------------------------------------------
@@ -399,7 +390,7 @@ def test_an_adaptive_search_gets_no_smaller_budget_and_no_other_space(adaptive, 
 
 
 GONE = r"{} of the trials that have run are not in the spec"
-SEARCH = "search: differs from the study's spec"
+SEARCH = "search: differs from the study's spec; change nothing there but search.samples"
 SPACE = r"differs from the study's spec; change nothing but search.samples"
 
 
@@ -415,22 +406,7 @@ SPACE = r"differs from the study's spec; change nothing but search.samples"
         ("searched", TPE, "[0.01, 1.0]", "[0.01, 2.0]", SPACE),
         ("searched", TPE, "[32]", "[32], seed: [0, 1]", SPACE),
         ("searched", TPE, "[1, 2]", "[1]", SPACE),
-        (
-            "factorised",
-            TINY,
-            "[2, 4]",
-            "[1, 2, 4]",
-            r"search.train_on: the trainings so far had num_gpus 2, not 1; set search.train_on: 2",
-        ),
-        (
-            "factorised",
-            TINY,
-            "method: factorised, held_out: 1",
-            "method: grid",
-            "differs from the study's spec; change nothing there but",
-        ),
-        ("factorised", TINY, "held_out: 1", "allow_inexact: true", SEARCH),
-        ("factorised", TINY, "epochs: 2", "epochs: 3", GONE.format(2)),
+        ("packed", PACKED, "epochs: 2", "epochs: 3", GONE.format(4)),
     ],
 )
 def test_what_has_run_does_not_change(request, study, text, old, new, message):
@@ -442,12 +418,14 @@ def test_what_has_run_does_not_change(request, study, text, old, new, message):
     assert contents(folder) == before
 
 
-def test_a_study_of_an_older_version_is_refused_in_one_line_that_names_it(tmp_path):
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_study_of_an_older_version_is_refused_in_one_line_that_names_it(tmp_path, version):
     folder = unpack("finished", tmp_path / "old")
     plan = json.loads(folder.plan_file.read_text("utf-8"))
-    folder.write_json(folder.plan_file, {**plan, "version": 1})
+    folder.write_json(folder.plan_file, {**plan, "version": version})
     told = (
-        r"DIR: .*old: its files have version 1, and this scalestudy reads 2; read it with the scalestudy that wrote it"
+        rf"DIR: .*old: its files have version {version}, and this scalestudy reads 3; "
+        "read it with the scalestudy that wrote it"
     )
     for opened in (open_folder, open_resumed, resume_study, status_of):
         with pytest.raises(RequestError, match=told) as refused:
@@ -455,5 +433,5 @@ def test_a_study_of_an_older_version_is_refused_in_one_line_that_names_it(tmp_pa
         assert refused.value.exit_code == ExitCode.BAD_REQUEST
         assert "\n" not in str(refused.value)
     assert not folder.lock_file.exists()
-    with pytest.raises(ValueError, match=r"plan\.json: has version 1, and this scalestudy reads 2"):
+    with pytest.raises(ValueError, match=rf"plan\.json: has version {version}, and this scalestudy reads 3"):
         folder.read_plan()

@@ -276,13 +276,14 @@ sweep: {num_gpus: [1, 2], batch_size: [16, 64]}
 
 
 @pytest.mark.slow
-def test_the_cells_that_a_factorised_study_times_are_looked_at(tmp_path):
+def test_all_places_of_an_adaptive_search_are_looked_at(tmp_path):
     """The trainings of one worker have a last batch of 17 examples; sixteen workers have two or one of these."""
     alone = SMALL.replace("[1, 2], batch_size: [16, 64]", "[1], batch_size: [120]")
     assert len(rehearse_all(alone, tmp_path).steps) == 1
     text = alone.replace("[1]", "[1, 16]")
+    adaptive = "search: {method: adaptive}\nbudget: {trials: 5}\ntargets: {accuracy: [0.9]}"
     with pytest.raises(RequestError, match=r"^batch_size: 120 \(num_gpus 16\): .* 1 example at once"):
-        rehearse_all(f"{text}search: {{method: factorised, allow_inexact: true}}", tmp_path)
+        rehearse_all(f"{text}{adaptive}", tmp_path)
 
 
 def rehearse_all(text, tmp_path):

@@ -511,7 +511,7 @@ def test_the_report_of_a_recorded_study_has_the_same_summary(tmp_path, name):
     assert_same(json.loads(study.summary_file.read_text("utf-8")), kept)
 
 
-DRAWN = ("summary.recommendation", "summary.time_to_target", "summary.predictions", "summary.factorised")
+DRAWN = ("summary.recommendation", "summary.time_to_target", "summary.predictions")
 """What comes from draws: where the last digits of a number differ, another draw may be chosen."""
 
 
@@ -550,13 +550,13 @@ def test_a_killed_study_goes_on_as_it_went_on():
 def test_a_search_that_is_told_a_recorded_study_gives_what_is_left_of_it(tmp_path, name):
     study = unpack(name, tmp_path / name)
     plan, history = study.read_plan(), History.of(StudyJournal(study).entries())
-    swept = {trial.trial_id for trial in plan.swept}
+    swept = {trial.trial_id for trial in plan.trials}
     past = [(trial_id, event) for trial_id, event in history.past if trial_id in swept]
     search = search_for(StudySpec.model_validate(read_yaml(study.spec_file.read_text("utf-8")).data), plan, past)
     left = []
     while (suggestion := search.next()) is not None:
         left.append(suggestion.trial.trial_id)
-    assert left == [trial.trial_id for trial in plan.swept if trial.trial_id not in history.ended]
+    assert left == [trial.trial_id for trial in plan.trials if trial.trial_id not in history.ended]
     assert bool(left) == (name == "killed")
 
 

@@ -321,7 +321,7 @@ def test_trainings_stand_for_every_num_gpus_and_a_size_that_was_not_timed_has_th
     lent = {
         tuple(row["params"][key] for key in ("num_gpus", "batch_size", "learning_rate"))
         for row in summary["cells"]
-        if row["kind"] == "factorised"
+        if row["kind"] == "lent"
     }
     assert lent == {(workers, *recipe) for workers in (1, 2) for recipe in trained} - own
 

@@ -30,7 +30,7 @@ FACTS = (
     {"reached": 3, "censored": 2},
     {"reached": 3, "censored": 2, "cut": 1},
     {"reached": None, "censored": None},
-    {"evidence": {**MEASURED, "kind": "factorised"}},
+    {"evidence": {**MEASURED, "kind": "lent"}},
     {"upper_bound": True},
     {"stopped_after": [1]},
     {"stopped_after": [1], "reached": None, "censored": None},

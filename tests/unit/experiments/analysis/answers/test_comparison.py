@@ -8,8 +8,8 @@ from scalestudy.experiments.analysis.answers.comparison import (
     comparison_lines,
     comparison_table,
 )
-from tests.support.factorised import factorised_study
 from tests.support.synthetic_studies import summary_of
+from tests.support.timed_studies import packed_study
 from tests.support.trials import Law, slow_down
 
 SPEC = """
@@ -83,11 +83,10 @@ def test_epochs_are_the_repeats_of_a_time_also_of_timing_runs():
         name: f
         train: {epochs: 8}
         targets: {accuracy: [0.5]}
-        search: {method: factorised}
         sweep: {num_gpus: [1, 2], batch_size: [64, 128], seed: [0, 1]}
     """
     one, other = Law(samples=640), Law(samples=640, per_example=3e-4)  # 65 steps: 6 epochs or more, the first left out
-    found = compare({"a": factorised_study(text, one).summary(), "b": factorised_study(text, other).summary()})
+    found = compare({"a": packed_study(text, one).summary(), "b": packed_study(text, other).summary()})
     assert {row["measures"]["epoch s"][1]["answer"] for row in found["cells"]} == {"more"}
     assert {row["measures"]["epoch s"][1]["n"] for row in found["cells"] if "workers=1" in row["label"]} == {2}
     assert {row["measures"]["samples/s"][1]["answer"] for row in found["cells"]} == {"less"}

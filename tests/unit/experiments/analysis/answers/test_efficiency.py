@@ -18,7 +18,7 @@ from tests.bench import batch_law
 from tests.bench.batch_law import PARTS, RATES, SIZES, law_tallies, noise_tally, seed_tally
 from tests.support.batch_studies import BatchTruth
 from tests.support.batch_summaries import analysed, efficiency_of, study
-from tests.support.factorised import factorised_study
+from tests.support.timed_studies import lent_study
 from tests.support.trials import Law
 
 EXACT = BatchTruth(noise=0.0)
@@ -68,16 +68,14 @@ def test_the_same_training_on_more_workers_is_no_second_one():
         assert three[name] == pytest.approx(one[name], rel=0.01)
 
 
-def test_an_inferred_cell_is_no_training():
+def test_a_lent_training_is_no_second_one():
     text = (
-        "name: x\ntrain: {epochs: 6}\nsearch: {method: factorised}\ntargets: {accuracy: [0.3]}\n"
-        "sweep: {num_gpus: [1, 2, 4], batch_size: [32, 64], learning_rate: [0.2, 0.4], seed: [0, 1, 2]}"
+        "name: x\ntrain: {epochs: 6}\nsearch: {method: adaptive}\nbudget: {trials: 100}\ntargets: {accuracy: [0.3]}\n"
+        "sweep: {num_gpus: [1, 2, 4], batch_size: [32, 64], learning_rate: [0.2, 0.4]}"
     )
-    study = factorised_study(text, Law(learning=130))
-    trained = study.plan.factorised.train_on
-    held_out = {trial["params"]["num_gpus"] for trial in study.held_out}
+    study = lent_study(text, Law(learning=130), train_with=2)
     part = analysed(study.spec, study.plan, study.trials, statistical_efficiency)
-    assert set(part["num_gpus"]) == {trained} | held_out
+    assert part["num_gpus"] == [2]
     assert {each["n"] for each in part["points"]} == {3}
 
 

@@ -13,11 +13,10 @@ from scalestudy.experiments.analysis.answers.summary import summarise
 from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.analysis.measures.progress import LOOP_TELLS_NONE
 from scalestudy.experiments.analysis.text.answer import study_took
-from scalestudy.experiments.plan.plan import Plan
-from scalestudy.experiments.plan.timing_runs import timing_trials
 from tests.support.loop_studies import LOOP, as_a_loop_tells, loop_study
 from tests.support.synthetic_studies import strict, study_of
-from tests.support.trials import Law, make_trials
+from tests.support.timed_studies import lent_study
+from tests.support.trials import Law
 
 
 @functools.cache
@@ -92,35 +91,34 @@ def test_the_answer_is_that_of_the_same_trials_of_the_built_in_loop():
         assert recommended(theirs)[key] == pytest.approx(recommended(ours)[key])
 
 
-FACTORISED = LOOP.replace("metrics:", "exact: true, metrics:") + "search: {method: factorised, held_out: 0}\n"
+ADAPTIVE = (
+    LOOP.replace("metrics:", "exact: true, metrics:").replace(", seed: [0, 1]", "")
+    + "search: {method: adaptive}\nbudget: {trials: 40}\n"
+)
 
 
-def factorised(*, samples):
+def adaptive(*, samples):
     """A study of a loop whose trainings ran with one worker, with its timing runs of three reports."""
     law = Law(eval_seconds=0.05)
-    spec, plan, lines = loop_study(law=law, text=FACTORISED, samples=samples)
-    wanted = timing_trials(spec, plan.swept, {line["trial_id"]: line for line in lines}, plan.factorised)
-    timings = make_trials(Plan(spec.name, tuple(wanted)), law)
-    for line in timings:
+    study = lent_study(ADAPTIVE, law, seeds=[0, 1])
+    for line in study.trials:
         as_a_loop_tells(line, samples=samples)
-        line["kind"] = "timing"
-    return law, strict(summarise(spec, plan, [*lines, *timings]))
+    return law, strict(study.summary())
 
 
 def test_the_times_of_an_exact_loop_are_products_of_steps_and_whole_periods():
-    law, found = factorised(samples=True)
+    law, found = adaptive(samples=True)
     rows = {row["label"]: row for row in found["cells"]}
     for batch_size in (32, 64, 128):
         row = rows[f"workers=2 batch={batch_size} lr=0.8"]
-        assert row["kind"] == "factorised"
+        assert row["kind"] == "lent"
         assert row["epoch_seconds"]["value"] == pytest.approx(law.epoch_seconds(2, batch_size) + law.eval_seconds)
     times = {row["label"]: row for row in found["time_to_target"]}
     ratio = times["workers=2 batch=128 lr=0.8"]["seconds"] / times["workers=1 batch=128 lr=0.8"]["seconds"]
     assert ratio == pytest.approx((law.epoch_seconds(2, 128) + 0.05) / (law.epoch_seconds(1, 128) + 0.05), rel=0.02)
 
 
-def test_without_examples_no_time_is_inferred_and_the_trainings_stand():
-    _, found = factorised(samples=False)
-    times = {row["label"]: row["seconds"] for row in found["time_to_target"]}
-    assert all((seconds is None) for label, seconds in times.items() if label.startswith("workers=2"))
-    assert recommended(found)["num_gpus"] == 1
+def test_an_adaptive_study_of_a_loop_that_tells_no_steps_has_no_times_and_says_why():
+    _, found = adaptive(samples=False)
+    assert {row["seconds"] for row in found["time_to_target"]} == {None}
+    assert recommended(found)["why"].endswith("its records do not tell its steps")

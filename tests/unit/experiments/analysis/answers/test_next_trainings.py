@@ -15,10 +15,10 @@ from scalestudy.experiments.plan.plan import cell_trial, make_plan
 from scalestudy.experiments.plan.timing_runs import timing_trials
 from tests.support import adaptive_worlds
 from tests.support.adaptive_worlds import Searched
-from tests.support.factorised import factorised_study
 from tests.support.loop_studies import loop_study
 from tests.support.next_worlds import Begun
 from tests.support.synthetic_studies import study_of
+from tests.support.timed_studies import lent_study
 from tests.support.trials import Law, make_timings
 from tests.support.worlds import World, place_of
 
@@ -232,9 +232,10 @@ def test_where_the_epochs_are_swept_a_training_takes_those_of_its_settings():
 # --- kinds of studies -----------------------------------------------------------------------------------------------
 
 
-def test_a_factorised_study_trains_with_the_workers_that_stand_for_all():
-    text = GRID + "search: {method: factorised}\n"
-    study = factorised_study(text, LAW)
+def test_one_training_stands_for_all_workers_of_an_adaptive_study():
+    """So each batch size and rate is listed with the one num_gpus that takes the fewest worker-seconds."""
+    text = GRID.replace(", stop: true", "") + "search: {method: adaptive}\nbudget: {trials: 100}\n"
+    study = lent_study(text, LAW, seeds=[0])
     trials = [
         trial for trial in study.trials if trial["kind"] == "timing" or place_of(trial["params"])[1:] != (32, 0.4)
     ]

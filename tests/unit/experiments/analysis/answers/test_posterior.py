@@ -20,7 +20,7 @@ from scalestudy.experiments.analysis.measures.step_timings import timed_steps
 from scalestudy.experiments.analysis.measures.trainings import trainings_of
 from tests.support.batch_studies import BatchTruth
 from tests.support.batch_summaries import study
-from tests.support.factorised import factorised_study, stopped_after
+from tests.support.timed_studies import packed_study, stopped_after
 from tests.support.trials import Law, slow_down
 
 TARGET = 0.8
@@ -84,12 +84,12 @@ def test_one_outlying_run_moves_no_cell(known):
 
 
 def test_one_timing_run_of_a_hundred_that_is_far_too_slow_moves_no_cell():
-    """A factorised study times each place twice: of these two the slow one does not count."""
+    """A study whose trials ran side by side times each place twice: of these two the slow one does not count."""
     text = (
-        "name: x\ntrain: {epochs: 6}\nsearch: {method: factorised}\nsweep: {num_gpus: [1, 2, 4, 8, 16], "
+        "name: x\ntrain: {epochs: 6}\nsweep: {num_gpus: [1, 2, 4, 8, 16], "
         "batch_size: [32, 48, 64, 96, 128, 192, 256, 384, 512, 768], learning_rate: [0.4], seed: [0, 1, 2]}"
     )
-    made = factorised_study(text, Law(learning=600, noise=0.03))
+    made = packed_study(text, Law(learning=600, noise=0.03))
     assert len(made.timings) == 100
     disturbed = changed(made.timings[40:41], partial(slow_down, factor=3.0))  # the faster of its place's two
     usual, slow = (

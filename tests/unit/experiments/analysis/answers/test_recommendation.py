@@ -9,8 +9,8 @@ from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.analysis.text.sentences import recommendation_lines
 from tests.support.batch_studies import BatchTruth
 from tests.support.batch_summaries import study as batch_study
-from tests.support.factorised import factorised_study, stopped_after
 from tests.support.synthetic_studies import study_of, summary_of, words_of
+from tests.support.timed_studies import lent_study, stopped_after
 from tests.support.trials import Law
 
 TEXT = (
@@ -156,11 +156,11 @@ def test_seeds_that_should_settle_it_are_named_where_they_would(noisy):
 def test_between_cells_of_the_same_trainings_no_seed_settles_it():
     """Only timings tell them apart."""
     text = (
-        "name: x\ntrain: {epochs: 6}\nsearch: {method: factorised}\n"
-        "sweep: {num_gpus: [1, 2, 4], batch_size: [32], learning_rate: [0.2], seed: [0, 1, 2]}"
+        "name: x\ntrain: {epochs: 6}\nsearch: {method: adaptive}\nbudget: {trials: 100}\ntargets: {accuracy: [0.8]}\n"
+        "sweep: {num_gpus: [1, 2, 4], batch_size: [32], learning_rate: [0.2]}"
     )
-    study = factorised_study(text, Law(learning=130, noise=0.03))
-    records = (study.spec, study.plan, [*study.trained, *study.timings])
+    study = lent_study(text, Law(learning=130, noise=0.03))
+    records = (study.spec, study.plan, study.trials)
     over = recommend(*records, accuracy=0.8)["cheapest"]["ratio"]["value"]
     near = recommend(*records, accuracy=0.8, tolerance=over - 1)
     assert 0.3 < near["cheapest"]["probability"] < 0.7
@@ -226,17 +226,17 @@ def test_what_learns_alike_is_no_tie_of_the_most_accurate(sync, alike):
     assert bool(same) != alike
 
 
-def test_the_evidence_of_an_inferred_cell_are_the_trainings_it_is_inferred_from():
+def test_the_evidence_of_a_cell_with_lent_trainings_is_these():
     text = (
-        "name: x\ntrain: {epochs: 6}\nsearch: {method: factorised}\n"
-        "sweep: {num_gpus: [1, 2, 4], batch_size: [32, 64], learning_rate: [0.2, 0.4], seed: [0, 1, 2]}"
+        "name: x\ntrain: {epochs: 6}\nsearch: {method: adaptive}\nbudget: {trials: 100}\ntargets: {accuracy: [0.8]}\n"
+        "sweep: {num_gpus: [1, 2, 4], batch_size: [32, 64], learning_rate: [0.2, 0.4]}"
     )
-    study = factorised_study(text, Law(learning=130))
-    row = recommend(study.spec, study.plan, [*study.trained, *study.timings], accuracy=0.8)["fastest"]
-    assert row["num_gpus"] != study.plan.factorised.train_on
-    trained = f"workers={study.plan.factorised.train_on} batch={row['batch_size']} lr={row['learning_rate']:g}"
-    assert row["evidence"] == {"cells": [trained], "seeds": 3, "kind": "factorised"}
-    assert f"Inferred: the steps are those of {trained}" in " ".join(words_of(row))
+    study = lent_study(text, Law(learning=130))
+    row = recommend(study.spec, study.plan, study.trials, accuracy=0.8)["fastest"]
+    assert row["num_gpus"] != 1
+    trained = f"workers=1 batch={row['batch_size']} lr={row['learning_rate']:g}"
+    assert row["evidence"] == {"cells": [trained], "seeds": 3, "kind": "lent"}
+    assert f"Its steps are those of {trained}, its seconds a step those of timing runs." in words_of(row)
 
 
 def test_a_clear_choice_has_neither_ties_nor_caveats():

@@ -7,8 +7,8 @@ from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.analysis.text.sentences import recommendation_lines
 from tests.support.approved import approved
 from tests.support.batch_summaries import study as batch_study
-from tests.support.factorised import stopped_after
 from tests.support.synthetic_studies import study_of
+from tests.support.timed_studies import stopped_after
 from tests.support.trials import Law
 
 TEXT = (

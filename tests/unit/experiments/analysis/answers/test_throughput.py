@@ -7,7 +7,7 @@ import pytest
 from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.throughput import part_of_combination, throughput_part
 from scalestudy.experiments.analysis.laws.step_figures import MEASURE
-from scalestudy.experiments.analysis.measures.cells import combinations, gather, infer
+from scalestudy.experiments.analysis.measures.cells import combinations, gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.analysis.measures.step_timings import step_timing, timed_steps
 from scalestudy.experiments.analysis.measures.trial import Trial
@@ -15,6 +15,7 @@ from scalestudy.experiments.plan.timing_flags import TimingFlag
 from scalestudy.experiments.plan.timing_runs import timing_trials
 from tests.support.known_laws import Constants, StepLaw, figures
 from tests.support.synthetic_studies import strict, study_of
+from tests.support.timed_studies import lent_study
 from tests.support.trials import make_timings
 
 CONSTANTS = Constants(alpha_c=0.004, beta_c=5e-5, launch=0.0026, linear=0.0004, gamma=1.5)
@@ -60,7 +61,7 @@ def test_repeats_are_trials_over_seeds(noisy):
         assert point["measured_seconds"] == pytest.approx(truth, rel=0.15)
         assert point["low"] <= point["fitted_seconds"] <= point["high"]
     assert part["median_error"] < 0.05
-    assert part["held_out"] == 12
+    assert part["cross_validated"] == 12
 
 
 def test_learning_rates_are_repeats_too():
@@ -107,9 +108,10 @@ def test_timing_runs_stand_for_the_disturbed_trials():
 
 
 def test_trainings_with_another_num_gpus_are_not_timings_of_a_cell():
-    cells = cells_of("name: x\nsweep: {num_gpus: [1, 2], batch_size: [256]}")
-    inferred = infer(cells[1], cells[0].trials)
-    (combination,) = combinations([cells[0], inferred])
+    text = "name: x\nsweep: {num_gpus: [1, 2], batch_size: [256]}\ntargets: {accuracy: [0.9]}\n"
+    study = lent_study(f"{text}search: {{method: adaptive}}\nbudget: {{trials: 9}}", LAW, seeds=[0], flags={})
+    (combination,) = combinations(gather(study.plan, study.trained, ACCURACY))
+    assert [cell.lent for cell in combination.cells] == [False, True]
     steps = timed_steps(combination)
     assert [(size.num_gpus, len(size.timings)) for size in steps.sizes] == [(1, 1)]
 

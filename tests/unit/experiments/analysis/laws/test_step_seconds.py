@@ -14,7 +14,7 @@ from scalestudy.experiments.analysis.laws.step_figures import StepFigures, why_n
 from scalestudy.experiments.analysis.laws.step_seconds import DRAWS, step_seconds
 from scalestudy.experiments.analysis.laws.step_terms import Place
 from tests.bench.beyond import WIDEST, predictions, timed
-from tests.bench.laws import HEADER, beyond, held_out, identified, rows
+from tests.bench.laws import HEADER, beyond, identified, left_out, rows
 from tests.support.known_laws import WORKERS, Constants, any_law, figures, identified_law, timings
 from tests.support.step_worlds import KINDS, StepWorld
 
@@ -196,12 +196,12 @@ def test_too_few_places_show_no_law(workers, batches, words):
     assert "nowhere" in why_no_law([])
 
 
-def test_held_out_places():
+def test_the_law_s_errors_at_places_left_out():
     seen = places(WORKERS, (64, 256, 1024))
-    errors = step_seconds(seen).held_out_errors()
+    errors = step_seconds(seen).cross_validated_errors()
     assert len(errors) == len(seen)
     assert max(errors) < 0.1
-    assert step_seconds(places((1,), (64, 128, 256))).held_out_errors() == []  # with one fewer there is no law
+    assert step_seconds(places((1,), (64, 128, 256))).cross_validated_errors() == []  # with one fewer there is no law
 
 
 def test_an_overlap_that_hardly_matters_is_not_identified():
@@ -241,8 +241,8 @@ def test_intervals_hold_the_truth_as_often_as_they_say(scores, name):
 
 
 @pytest.mark.parametrize("workers", [(1, 2, 4, 8), (1, 2)])
-def test_times_at_places_held_out_are_within_a_tenth_whatever_the_law(workers):
-    assert held_out(20, any_law, workers).median_error < 0.10
+def test_times_at_places_left_out_are_within_a_tenth_whatever_the_law(workers):
+    assert left_out(20, any_law, workers).median_error < 0.10
 
 
 def test_twice_the_workers():

@@ -10,9 +10,9 @@ from scalestudy.experiments.analysis.measures.cells import flag_caveats
 from scalestudy.experiments.analysis.text.answer import headline, study_took, verdict_words
 from scalestudy.experiments.analysis.text.to_learn import to_learn
 from tests.support.approved import approved
-from tests.support.factorised import factorised_study, stopped_after
 from tests.support.rich_study import rich_summary
 from tests.support.synthetic_studies import summary_of, words_of
+from tests.support.timed_studies import packed_study, stopped_after
 from tests.support.trials import Law, across_nodes
 
 SHARED = {"kind": "seeds", "words": "Provisional: one seed."}
@@ -161,8 +161,8 @@ def recommendations():
     yield "the fastest may be no faster", {**three, "fastest": tied}
     cells = [f"workers=1 batch={number}" for number in range(5)]
     yield (
-        "an inferred choice",
-        recommendation(recommended={"evidence": {"kind": "factorised", "cells": cells, "seeds": 1}}),
+        "a choice with lent trainings",
+        recommendation(recommended={"evidence": {"kind": "lent", "cells": cells, "seeds": 1}}),
     )
     missed = {**three, **dict.fromkeys(("recommended", "fastest", "cheapest"), NONE), "target": None}
     best = {**missed["best_accuracy"], "caveats": [SHARED], "n_seeds": 1}
@@ -179,13 +179,13 @@ def recommendations():
 
 
 def tables():
-    """The first rows of the table: plain, of an error, and of an inferred cell with flags whose trials were stopped."""
+    """The first rows of the table: plain, of an error, and of a cell with flags whose lent trials were stopped."""
     for summary in (rich_summary(), summary_of(ERROR, Law(learning=130))):
         header, rows = book_table(summary)
         yield from ("\t".join(row) for row in (header, *rows[:2]))
 
     def change(summary):
-        summary["cells"][0].update(flags=["resumed"], kind="factorised")
+        summary["cells"][0].update(flags=["resumed"], kind="lent")
         summary["cells"][0]["trials"].update(finished=2, stopped=3)
 
     summary = changed(change)
@@ -204,15 +204,6 @@ def costs():
     yield study_took({**untrained, "wall_seconds": None, "why": "the study's wall time is not known"})
 
 
-CHECKED = """
-name: x
-train: {epochs: 6}
-targets: {accuracy: [0.2, 0.3]}
-search: {method: factorised}
-sweep: {num_gpus: [1, 2, 4], batch_size: [32, 128], learning_rate: [0.1, 0.2], seed: [0, 1, 2]}
-"""
-
-
 def warned():
     """Title and summary of each case of what to know of a study, beside what holds of the small one."""
     for flag in ("shared_node", "starved", "shared_gpu", "throttled"):
@@ -229,13 +220,10 @@ def warned():
         summary_of(SMALL, change=lambda trial: trial["world"].update(accelerator=types[trial["params"]["num_gpus"]])),
     )
     yield "two versions of the code", summary_of(SMALL, change=lambda trial: of_version(trial, str(of_two(trial))))
-    study = factorised_study(CHECKED)
-    yield "inferred cells", study.summary()
-    yield "none of them timed", summarise(study.spec, study.plan, [*study.trained, *study.held_out])
-    yield "none held out", factorised_study(CHECKED.replace("factorised}", "factorised, held_out: 0}")).summary()
-    yield "inexact", factorised_study(CHECKED.replace("factorised}", "factorised, allow_inexact: true}")).summary()
-    one = CHECKED.replace("batch_size: [32, 128], learning_rate: [0.1, 0.2]", "batch_size: [32], learning_rate: [0.1]")
-    yield "every cell is measured", factorised_study(one).summary()
+    packed = packed_study(SMALL)
+    yield "trials side by side, then timing runs", packed.summary()
+    some = [trial for trial in packed.timings if trial["params"]["batch_size"] == 32]
+    yield "a batch size of them was not timed", summarise(packed.spec, packed.plan, [*packed.trained, *some])
 
 
 def of_two(trial):

@@ -22,11 +22,8 @@ from scalestudy.experiments.spec.study_spec import REPORT, StudySpec
 from scalestudy.experiments.spec.sweep_section import ITEMS
 from scalestudy.training.config import ScheduleConfig, Train, Workload
 
-PLAN_VERSION = 3
-"""Version of a study's files: spec.yaml, plan.json, journal, trials.jsonl.
-
-scalestudy 0.1 and 0.2 wrote version 1, development versions after 0.2 wrote 2.
-"""
+PLAN_VERSION = 2
+"""Version of a study's files: spec.yaml, plan.json, journal, trials.jsonl. scalestudy 0.1 and 0.2 wrote version 1."""
 SHORT_NAMES: Mapping[str, str] = {"num_gpus": "workers", "batch_size": "batch", "learning_rate": "lr"}
 """Short names of parameters in run names and tables."""
 ID_FORMAT = 2

@@ -67,16 +67,19 @@ def open_folder(path: str | Path, use: mirror.Use = "read") -> StudyFolder:
 
 
 def _check_version(folder: StudyFolder) -> None:
-    """Raise RequestError for a study that another version of scalestudy wrote."""
+    """Raise RequestError for a study that another version of scalestudy wrote: by its number, or by its spec's keys."""
     with readable(folder):
         version = folder.version
     if version != PLAN_VERSION:
-        problem = f"DIR: {folder.address}: its files have version {version}, and this scalestudy reads {PLAN_VERSION}"
-        remedy = (
-            "read it with the scalestudy that wrote it (0.1 and 0.2 write version 1, development versions after 0.2 "
-            "version 2), or run the study again"
-        )
-        raise RequestError(problem, remedy)
+        problem = f"its files have version {version}, and this scalestudy reads {PLAN_VERSION}"
+    else:
+        try:
+            spec_of(folder)
+            return
+        except SpecError as error:  # not all its lines: nobody is to mend a finished study's spec
+            problem = f"this scalestudy can't read its spec.yaml ({error.problems[0].what})"
+    remedy = "read it with the scalestudy that wrote it (0.1 and 0.2 write version 1), or run the study again"
+    raise RequestError(f"DIR: {folder.address}: {problem}", remedy)
 
 
 def lock_study(path: str | Path) -> StudyLock:

@@ -26,9 +26,9 @@ from scalestudy.orchestration.cluster.nodes import Node
 from scalestudy.orchestration.study.schedule import Room
 from scalestudy.orchestration.study.study import StudyResult
 from scalestudy.orchestration.sweep.sweep import HEAD_SHARE
+from tests.bench.schedules import Costs, Work, lower_bound, simulate
 from tests.support.bench_models import NOTHING
 from tests.support.groups import group_pool
-from tests.bench.schedules import Costs, Work, lower_bound, simulate
 from tests.support.studies import write_spec
 from tests.support.tables import Part, Rows
 

@@ -418,20 +418,37 @@ def test_what_has_run_does_not_change(request, study, text, old, new, message):
     assert contents(folder) == before
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_study_of_an_older_version_is_refused_in_one_line_that_names_it(tmp_path, version):
-    folder = unpack("finished", tmp_path / "old")
+def older_version(folder):
     plan = json.loads(folder.plan_file.read_text("utf-8"))
-    folder.write_json(folder.plan_file, {**plan, "version": version})
-    told = (
-        rf"DIR: .*old: its files have version {version}, and this scalestudy reads 3; "
-        "read it with the scalestudy that wrote it"
-    )
+    folder.write_json(folder.plan_file, {**plan, "version": 1})
+
+
+def older_keys(folder):
+    text = folder.spec_file.read_text("utf-8")
+    folder.spec_file.write_text(text.replace("\n  method: grid\n", "\n  method: factors\n  held: 2\n"), "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("older", "told"),
+    [
+        (older_version, "its files have version 1, and this scalestudy reads 2"),
+        (older_keys, r"this scalestudy can't read its spec.yaml \(search.method: \"factors\" is not .*adaptive\)"),
+    ],
+)
+def test_a_study_of_an_older_version_is_refused_in_one_line_that_names_what_is_older(tmp_path, older, told):
+    folder = unpack("finished", tmp_path / "old")
+    older(folder)
+    told = f"DIR: .*old: {told}; read it with the scalestudy that wrote it"
     for opened in (open_folder, open_resumed, resume_study, status_of):
         with pytest.raises(RequestError, match=told) as refused:
             opened(folder.path)
         assert refused.value.exit_code == ExitCode.BAD_REQUEST
         assert "\n" not in str(refused.value)
     assert not folder.lock_file.exists()
-    with pytest.raises(ValueError, match=rf"plan\.json: has version {version}, and this scalestudy reads 3"):
+
+
+def test_a_plan_of_an_older_version_is_not_read(tmp_path):
+    folder = unpack("finished", tmp_path / "old")
+    older_version(folder)
+    with pytest.raises(ValueError, match=r"plan\.json: has version 1, and this scalestudy reads 2"):
         folder.read_plan()

@@ -349,8 +349,6 @@ class Train(Section):
     """run the model through torch.compile, by default or in one of its modes"""
     cudnn_benchmark: bool = False
     """on a GPU: for each shape, time cuDNN's algorithms of a convolution and take the fastest"""
-    cuda_graph: Annotated[Literal[False, True, "auto"], EXACT] = False
-    """repeat a worker's step as a CUDA graph, for models that decide nothing in Python; auto: if possible"""
     accumulation: Count = 1
     """micro-batches a step"""
     unused_parameters: bool = False

@@ -311,23 +311,6 @@ def synchronise_device(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def wait_within(device: torch.device, seconds: float) -> None:
-    """Wait for the device at most `seconds`. Then abort the process group and raise RuntimeError: a peer is gone.
-
-    For collectives in a CUDA graph, which NCCL's watchdog does not see.
-    """
-    done = torch.cuda.Event()
-    done.record()
-    deadline = time.monotonic() + seconds
-    while not done.query():
-        if time.monotonic() > deadline:
-            group = dist.group.WORLD
-            if group is not None:
-                group.abort()
-            raise RuntimeError(f"NCCL: a collective in a CUDA graph did not end in {seconds:g} s; a worker is gone")
-        time.sleep(0.0005)
-
-
 def on_ranks(world_size: int, function: Callable[..., Any], *arguments: Any, backend: str = "gloo") -> list[Any]:
     """Call function(worker, *arguments) on spawned ranks 0 … world_size - 1 of this machine; return their values.
 

@@ -40,9 +40,10 @@ from scalestudy.training.exceptions import InputError, is_out_of_memory, wants_g
 from scalestudy.training.loop import evaluation, schedules
 from scalestudy.training.loop.evaluation import Sums, evaluate, metrics_of, summed
 from scalestudy.training.loop.exactness import outputs_of
+from scalestudy.training.loop.guard import Guard
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.learning_rate import LOW, Outline, make_rate, outline
-from scalestudy.training.loop.step import forward_and_backward, update_parameters
+from scalestudy.training.loop.step import forward_and_backward
 from scalestudy.training.loop.train import train
 from scalestudy.training.loop.trial import Trial, check_batch_size, make_optimizer, tokens_an_example
 from scalestudy.training.losses import make_loss, make_metric
@@ -64,7 +65,6 @@ MOST_DRAWN = 20_000  # divisions between the bounds of a search that are looked 
 TOLERANCE = 1e-2  # of a sum: in half precision sums of a few numbers round to some 1e-3; a mean is wrong by half
 HERE: Mapping[str, Any] = {  # what costs time, or may be missing on this machine, and changes no mistake
     "precision": "fp32",
-    "cuda_graph": False,
     "compile": False,
     "channels_last": False,
     "shards": "even",
@@ -482,7 +482,7 @@ _CALLERS: Mapping[Callable[..., Any], Part] = {
     make_metric: "workload.metric",
     make_optimizer: "train.optimizer.name",
     forward_and_backward: "workload",
-    update_parameters: "train.optimizer.name",
+    Guard.update: "train.optimizer.name",
     shared_state: "workload.model",
     restore: "workload.model",
     _Checks._why_not: "workload",

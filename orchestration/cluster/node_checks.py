@@ -126,15 +126,6 @@ def check_devices(nodes: Sequence[Node], device: str, precisions: Iterable[str])
         )
 
 
-def check_graphs(device: str) -> None:
-    """Raise RequestError for `cuda_graph: true` where no trial could have a graph."""
-    if device != "cuda":
-        raise RequestError(
-            f"train.cuda_graph: true: a graph needs GPUs, and the trials run on the {device}",
-            "write auto to train eagerly where a graph is not possible, or false",
-        )
-
-
 def _look_at_device(device: str, precisions: Sequence[str]) -> list[str] | None:
     """Return what `device_fault` says on this node; None also if it gives no answer, since the trials will find out.
 

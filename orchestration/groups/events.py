@@ -538,7 +538,6 @@ class TrainingEnded:
     details: Mapping[str, Any] = field(default_factory=dict)  # as in `Ended`
     gpus: tuple[GpuState, ...] = ()  # as in `Ended`
     code: Mapping[str, str] = field(default_factory=dict)  # digests of the user's modules that its process has loaded
-    spent: bool = False  # as in `TrainResult`
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -259,7 +259,7 @@ class GroupPool:
                 if alive:
                     self._end_loop(alive, assignment)
             case TrainingEnded():
-                self._leave(group, ends=post.spent)
+                self._leave(group, ends=False)
                 if alive:
                     alive.score = post.score
                     alive.record.training_ended(post)

@@ -401,7 +401,6 @@ def last_post(
         details=dict(result.details),
         gpus=gpus,
         code=dict(code or {}),
-        spent=result.spent,
     )
 
 

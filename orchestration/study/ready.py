@@ -104,10 +104,7 @@ def get_ready(
     device, nodes = nodes_module.place(
         spec.resources, plan.sizes, cluster.nodes, cluster.growth, spare_cpus=spare_cpus(spec.workload)
     )
-    trains_on = training_device(device)
-    node_checks.check_devices(nodes, trains_on, values_in(spec, "train.precision"))
-    if True in values_in(spec, "train.cuda_graph"):
-        node_checks.check_graphs(trains_on)
+    node_checks.check_devices(nodes, training_device(device), values_in(spec, "train.precision"))
     rule = trainings_rule(spec.resources, device, trains_for_all=spec.trains_for_all)
     if study.state != "started":
         check_storage(study.folder, cluster)

@@ -18,7 +18,7 @@ from scalestudy.training.device import start_memory_count
 from scalestudy.training.exceptions import is_out_of_memory
 from tests.gpu.models import TOO_MANY
 from tests.gpu.report import Report, Settings
-from tests.gpu.trainings import alone, can_compile, config_of, images, run, said, says, some_steps
+from tests.gpu.trainings import alone, can_compile, config_of, images, run, some_steps
 
 ROOM = 2**28  # bytes that the allocator may add where a trial is to run out of memory
 KEPT = 2**28  # bytes that libraries' workspaces may keep after their first use
@@ -110,14 +110,12 @@ def returned(settings: Settings, report: Report) -> None:
     }
     if settings.device == "cuda" and can_compile(settings):
         kinds["compiled"] = some_steps(settings, 6, compile=True)
-    kinds["captured"] = some_steps(settings, 12, cuda_graph="auto")
+        kinds["reduce-overhead"] = some_steps(settings, 6, compile="reduce-overhead")
     left: list[dict[str, int]] = []
     for _ in range(2):
         left.append({})
         for name, config in kinds.items():
             result = run(settings, config)
-            if config.cuda_graph:
-                report.equal(f"{name}: its details", said(result, says(settings)), says(settings))
             model = weakref.ref(result.model)
             del result
             start_memory_count(device)  # as the next trial does
@@ -125,7 +123,7 @@ def returned(settings: Settings, report: Report) -> None:
             report.equal(f"{name}: its model is gone", model() is None, True)
             left[-1][name] = torch.cuda.memory_allocated(device) if settings.device == "cuda" else 0
     if settings.device == "cpu":
-        report.need_cuda("the allocator's count of bytes, and captured steps")
+        report.need_cuda("the allocator's count of bytes, and compiled models")
         return
     report.details["bytes left"] = left
     report.at_most("bytes more after the second round", max(left[1].values()) - max(left[0].values()), 0)

@@ -1,15 +1,11 @@
-"""Models of the suite and a task, named in configs as tests.gpu.models:NAME.
+"""Models of the suite, named in configs as tests.gpu.models:NAME.
 
 Shapes: N images, C channels, K classes, w the width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from scalestudy.training.models import Residual
@@ -57,38 +53,3 @@ class Greedy(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         outputs: torch.Tensor = self.linear(inputs.mean(dim=(2, 3)))
         return outputs + torch.empty(TOO_MANY, device=inputs.device)[:1]
-
-
-class Deciding(nn.Module):
-    """A linear layer behind a dropout, whose forward reads a tensor to decide: (N, C, H, W) -> (N, K)."""
-
-    def __init__(self, num_classes: int, in_channels: int, image_size: int) -> None:
-        super().__init__()
-        self.dropout = nn.Dropout(0.3)
-        self.linear = nn.Linear(in_channels * image_size**2, num_classes)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = self.linear(self.dropout(inputs.flatten(1)))
-        return outputs * 2 if outputs.mean() > 0 else outputs
-
-
-class Weighed:
-    """Cross-entropy in which an example of class k weighs 1 + k: a batch's weight is a tensor, and differs."""
-
-    def forward(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """The logits (N, K)."""
-        outputs: torch.Tensor = model(batch[0])
-        return outputs
-
-    def loss(self, outputs: torch.Tensor, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """The weighed sum, and the sum of the weights."""
-        weights = 1.0 + batch[1]
-        return (weights * F.cross_entropy(outputs, batch[1], reduction="none")).sum(), weights.sum()
-
-    def evaluate(self, outputs: torch.Tensor, batch: Any) -> Mapping[str, Any]:
-        """Hits and examples."""
-        return {"hits": (outputs.argmax(dim=1) == batch[1]).sum(), "count": len(outputs)}
-
-    def finish(self, sums: Mapping[str, Any]) -> Mapping[str, float]:
-        """The accuracy."""
-        return {"accuracy": sums["hits"] / sums["count"]}

@@ -14,14 +14,13 @@ from torch import nn
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.hooks import Hook
-from scalestudy.training.loop.step_graph import CAPTURED
 from scalestudy.training.loop.train import TrainResult, train
 from scalestudy.training.models import seeded_model
 from tests.gpu.report import Settings
 
 PIXELS, SMALL_PIXELS = 28, 14  # sides of the images; LeNet needs a tenth of the work for small ones
 GREY_CLASSES = (10, 1)  # classes and channels of all data here
-TAKE_SIZE = ("lenet", "mlp", "tests.gpu.models:Deciding")  # models that are told the side of the images
+TAKE_SIZE = ("lenet", "mlp")  # models that are told the side of the images
 
 
 def alone(settings: Settings) -> Worker:
@@ -69,17 +68,6 @@ def images(settings: Settings, train_samples: int, test_samples: int | None = No
 def run(settings: Settings, config: TrainConfig, hooks: Sequence[Hook] = ()) -> TrainResult:
     """Train alone."""
     return train(config, alone(settings), hooks=hooks)
-
-
-def says(settings: Settings, on_a_gpu: str = CAPTURED) -> str:
-    """What the details of a trial begin with that asks for a graph: on a CPU why there is none."""
-    return on_a_gpu if settings.device == "cuda" else "a graph needs a CUDA device, not cpu"
-
-
-def said(result: TrainResult, wanted: str) -> str:
-    """`wanted` if the trial's details begin with it, else what they say of its graph."""
-    text: str = result.details.get("cuda_graph", "nothing")
-    return wanted if text.startswith(wanted) else text
 
 
 def parameters_of(model: nn.Module) -> torch.Tensor:

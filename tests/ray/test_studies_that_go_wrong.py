@@ -183,20 +183,10 @@ def test_more_workers_than_the_cluster_can_have(cluster, tmp_path, monkeypatch):
     assert left_behind(tmp_path) == ["study.yaml"]
 
 
-@pytest.mark.parametrize(
-    ("train", "told"),
-    [
-        ({"precision": "tf32"}, r"train\.precision: tf32: not available on the cpu of "),
-        (
-            {"cuda_graph": True},
-            r"train\.cuda_graph: true: a graph needs GPUs, and the trials run on the cpu; ",
-        ),
-    ],
-)
-def test_what_the_device_does_not_have(cluster, tmp_path, monkeypatch, train, told):
+def test_what_the_device_does_not_have(cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    spec = write_spec(tmp_path, train={"epochs": 1, **train})
-    with pytest.raises(RequestError, match=told):
+    spec = write_spec(tmp_path, train={"epochs": 1, "precision": "tf32"})
+    with pytest.raises(RequestError, match=r"train\.precision: tf32: not available on the cpu of "):
         run_study(spec)
     assert left_behind(tmp_path) == ["study.yaml"]
 

@@ -227,16 +227,15 @@ class FakeRayTrain:
             return
         else:
             status: TrainingStatus = fate if fate in ("diverged", "at_target") else "finished"
-            await self._leave(worker, status, spent=fate == "spends_its_processes")
+            await self._leave(worker, status)
         self.progress[key] = done + 1
 
     def _ask(self, mode: ExitMode, worker: FakeWorker) -> asyncio.Future[bool]:
         """Rank 0's open question."""
         return asyncio.ensure_future(self.actor.wait_for_exit(mode, turn_of(worker)))
 
-    async def _leave(self, worker: FakeWorker, status: TrainingStatus, *, spent: bool = False) -> None:
-        post = TrainingEnded(status=status, score=0.5, lost_seconds=0.0, message=None, spent=spent)
-        await self.report(worker, post)
+    async def _leave(self, worker: FakeWorker, status: TrainingStatus) -> None:
+        await self.report(worker, TrainingEnded(status=status, score=0.5, lost_seconds=0.0, message=None))
         worker.given = None
 
     async def report(self, worker: FakeWorker, post: WorkerPost) -> None:

@@ -87,8 +87,8 @@ def restore(trial: Trial, shared: Mapping[str, Any], parts: Sequence[Mapping[str
     if trial.sync.needs_rehearsal and trial.worker.world_size > 1:
         # DistributedDataParallel orders its buckets by its first backward. An uninterrupted training has had one; in
         # other buckets the sums of four ranks round differently.
-        with closing(trial.draws()) as draws:
-            loss_sum, _ = trial.sync.module(trial.data.fetched(next(draws)))
+        with closing(trial.shards()) as batches:
+            loss_sum, _ = trial.sync.module(next(batches))
         loss_sum.backward()
         trial.optimizer.zero_grad(set_to_none=True)
     _put_buffers(trial.model, parts[0]["buffers"], kept=shared["model"])  # rank 0 wrote `shared`, so the shapes fit

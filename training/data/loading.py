@@ -113,30 +113,18 @@ class TrainingData:
         return next(self.shards(order, [(0, min(size, self.samples))], 1))
 
     def shards(self, order: torch.Tensor, bounds: Bounds, epoch: int) -> Generator[Tree]:
-        """Yield a batch on the device for each pair of bounds, its inputs scaled and augmented: each draw, fetched."""
-        with closing(self.draws(order, bounds, epoch)) as draws:
-            yield from map(self.fetched, draws)
-
-    def draws(self, order: torch.Tensor, bounds: Bounds, epoch: int) -> Generator[Tree]:
-        """Yield, for each pair of bounds, what `fetched` needs: the examples' places in a resident set, or the batch.
+        """Yield a batch on the device for each pair of bounds, its inputs scaled and augmented.
 
         `order`: a permutation of the training examples, (n,) int64 on the CPU. `bounds`: first and one-past-last
         position in it, for each of this worker's shards; equal ones give an empty batch. The reading ahead ends with
         the iterator.
         """
         assert not isinstance(self.train, StreamReader)
-        if self._gathers is not None:
-            yield from self._gathers.positions(order, bounds)
-            return
         here = order.to(self.device) if self.augmentation else order
         key = augmentation_key(self.seed, epoch)
         with closing(self.train.batches(order, bounds, epoch)) as batches:
             for (first, stop), batch in zip(bounds, batches, strict=True):
                 yield self._prepared(batch, here[first:stop], key)
-
-    def fetched(self, draw: Tree) -> Tree:
-        """Return the batch of a draw. It reads nothing on the host, so a CUDA graph can repeat it with other places."""
-        return draw if self._gathers is None else self._scaled(self._gathers.gathered(draw))
 
     def stream_shards(self, first: int, size: int, batch: int, steps: range) -> Generator[Tree]:
         """Yield a stream's batch on the device for each step: examples first … first + size - 1 of the global batch.
@@ -177,11 +165,6 @@ class TrainingData:
         with closing(self.test.batches(order, bounds, epoch=0)) as batches:
             for batch in batches:
                 yield self._scaled(batch)
-
-    @property
-    def _gathers(self) -> ResidentReader | None:
-        """What a draw is gathered from; None: a draw is the batch. An augmentation needs more than the places."""
-        return self.train if isinstance(self.train, ResidentReader) and self.augmentation is None else None
 
     def _prepared(self, batch: Tree, examples: torch.Tensor, key: int) -> Tree:
         batch = self._scaled(batch)

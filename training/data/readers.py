@@ -97,16 +97,8 @@ class ResidentReader(_TensorReader):
         if order is None:
             yield from (part(self.examples, first, stop) for first, stop in bounds)
             return
-        yield from (self.gathered(positions) for positions in self.positions(order, bounds))
-
-    def positions(self, order: torch.Tensor, bounds: Bounds) -> Iterator[torch.Tensor]:
-        """Yield, for each batch, the places of its examples in the set, (N,) int64 on the device."""
         order = order.to(next(tensor.device for _, tensor in tensors(self.examples)))
-        return (order[first:stop] for first, stop in bounds)
-
-    def gathered(self, positions: torch.Tensor) -> Tree:
-        """Return the batch of the examples at these places."""
-        return rows(self.examples, positions)
+        yield from (rows(self.examples, order[first:stop]) for first, stop in bounds)
 
 
 @dataclass(frozen=True)

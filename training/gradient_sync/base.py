@@ -61,7 +61,6 @@ class GradientSync:
 
     exact: ClassVar[bool] = True  # whether `.grad` is the batch's gradient, up to rounding, and replicas stay equal
     replicated: ClassVar[bool] = True  # whether parameters and optimizer stay equal on all ranks
-    sums_apart: ClassVar[bool] = False  # whether `synchronise` alone communicates, so that graphs may lie around it
     needs_rehearsal: ClassVar[bool] = False  # whether a resumed training must run one backward before `load_state`
 
     def __init__(self, shard_loss: ShardLoss, worker: Worker, options: SyncOptions | None = None) -> None:
@@ -115,7 +114,7 @@ class GradientSync:
         `at_rest`, since NaN on one rank is NaN in every sum.
         """
         if self.weight is not None and self.weight.grad is not None:
-            self._keep_told(found, self.weight.grad)
+            self.told = self._told_until(found, self.weight.grad)
         self._find(found)
 
     def _find(self, found: torch.Tensor) -> None:
@@ -127,11 +126,8 @@ class GradientSync:
             real = [each for each in real if each.dtype is not torch.bfloat16]
         torch._amp_foreach_non_finite_check_and_unscale_(real, found, self._one)
 
-    def _keep_told(self, found: torch.Tensor, told: torch.Tensor) -> None:
-        if self.told is None:
-            self.told = told.clone()
-        else:
-            self.told.copy_(torch.where(found > 0, self.told, told))  # in place: a graph repeats it there
+    def _told_until(self, found: torch.Tensor, told: torch.Tensor) -> torch.Tensor:
+        return told.clone() if self.told is None else torch.where(found > 0, self.told, told)
 
     def wrong_weight(self) -> InputError | None:
         """Return what is wrong with the weights of the step that was not finite; None: it is not the weights."""

@@ -23,8 +23,6 @@ class NaiveSync(GradientSync):
     sends k - 1 times the gradients' bytes, every other rank sends them once.
     """
 
-    sums_apart = True
-
     def __init__(self, shard_loss: ShardLoss, worker: Worker, options: SyncOptions | None = None) -> None:
         super().__init__(shard_loss, worker, options)
         replicate(shard_loss, worker)
@@ -57,7 +55,6 @@ class FlatSync(GradientSync):
     buffer afterwards. A parameter without a gradient counts as zeros.
     """
 
-    sums_apart = True
     in_chunks: ClassVar[bool] = False  # whether a buffer's length is a multiple of k
 
     def __init__(self, shard_loss: ShardLoss, worker: Worker, options: SyncOptions | None = None) -> None:

@@ -86,7 +86,7 @@ class LocalSGDSync(GradientSync):
         ranks_that_met, all_seen, not_finite, negative = facts.unbind()
         if self.weight is not None:
             weight = torch.where(negative > 0, -1.0, all_seen)
-            self._keep_told(self._agreed, torch.stack([weight, not_finite]))
+            self.told = self._told_until(self._agreed, torch.stack([weight, not_finite]))
         found.copy_((ranks_that_met > 0) | (all_seen <= 0))
         self._agreed = found.clone()
         self._share = torch.where(all_seen > 0, mine / all_seen, 1 / self.worker.world_size)

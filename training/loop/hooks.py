@@ -1,8 +1,7 @@
 """The six points at which an optional feature may read a training, or change it.
 
 Hooks run on every rank. The three points inside a step lie inside the timed period. Their cost counts in the phase that
-follows: `backward_ends` in gradient_sync, `gradients_ready` in optimizer, `step_ends` in none. A step that a CUDA graph
-repeats (`train.cuda_graph`) has the point `step_ends` alone, without gradients.
+follows: `backward_ends` in gradient_sync, `gradients_ready` in optimizer, `step_ends` in none.
 """
 
 from __future__ import annotations

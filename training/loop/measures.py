@@ -81,7 +81,6 @@ class Stopwatch:
         self._start = self._warm = self._now()
         self._samples_at_warm = samples
         self.left_out = 0  # steps after the warm-up that are not timed
-        self._leaves_out = False  # whether the step in progress is one of them
 
     def step_starts(self, step: int, samples: int) -> None:
         """Begin a step (from 0), after so many examples that this rank has trained in the period."""
@@ -105,16 +104,9 @@ class Stopwatch:
 
     @contextmanager
     def out_of_timing(self, samples: int) -> Iterator[None]:
-        """Count the step inside this context, and its examples, in the period's seconds alone, as the warm-up.
-
-        A step may have two reasons: inside another such context this one changes nothing.
-        """
-        if self._leaves_out:
-            yield
-            return
-        before, self._leaves_out = self._now(), True
+        """Count the step inside this context, and its examples, in the period's seconds alone, as the warm-up."""
+        before = self._now()
         yield
-        self._leaves_out = False
         self._warm += self._now() - before
         self._samples_at_warm += samples
         self.left_out += 1
@@ -145,56 +137,45 @@ def enough_timed_steps(steps: int, timed_steps: int) -> bool:
     return timed_steps >= min(FEWEST_TIMED_STEPS, steps)
 
 
-def is_sampled(step: int, steps: int, most: int | None = None) -> bool:
+def is_sampled(step: int, steps: int) -> bool:
     """Return whether the phases of a step (from 0) are timed, in a period of `steps`: a quarter of them, irregularly.
 
     A fixed stride would meet the averages of local SGD always or never. In a short period every other step is timed.
-    The cold first step is left out unless it is the only one. `most`: no more than so many, evenly spread.
+    The cold first step is left out unless it is the only one.
     """
-    if most is not None:
-        stride = sampling_stride(steps, most)
-        return step % stride == stride // 2 and (step < steps - 1 or steps == 1)  # the last batch may be smaller
     if steps < 4 * SAMPLING_INTERVAL:
         return step % 2 == 1 or steps == 1
     return step * GOLDEN_RATIO % 1.0 > 1.0 - 1.0 / SAMPLING_INTERVAL
 
 
-def sampling_stride(steps: int, most: int) -> int:
-    """Return the distance of at most `most` evenly spread steps; at least `SAMPLING_INTERVAL` if the period allows."""
-    return math.ceil(steps / min(most, max(steps // SAMPLING_INTERVAL, 1)))
-
-
 class PhaseTimer:
     """Sampled steps, split into phases. Each `mark(phase)` ends the phase that began at the mark before it."""
 
-    def __init__(
-        self, device: torch.device, parameters: Sequence[nn.Parameter], steps: int, most: int | None = None
-    ) -> None:
-        """Watch the gradients of `parameters` in backward. `steps`: of the period; `most`: as in `is_sampled`."""
+    def __init__(self, device: torch.device, parameters: Sequence[nn.Parameter], steps: int) -> None:
+        """Watch the gradients of `parameters` in backward. `steps`: of the period."""
         self._on_cuda = device.type == "cuda"
         self._parameters = parameters
         self._steps = steps
-        self._most = most
         self._marks: list[tuple[str | None, Mark]] = []
         self._delay = RunDelay()
-        self.sampled = False  # whether the phases of the step in progress are timed
+        self._sampled = False  # whether the phases of the step in progress are timed
         self._last_gradient: Mark | None = None
 
     def step_starts(self, step: int) -> None:
         """Begin a step (from 0), and decide whether its phases are timed."""
-        self.sampled = is_sampled(step, self._steps, self._most)
+        self._sampled = is_sampled(step, self._steps)
         self._last_gradient = None
-        if self.sampled:
+        if self._sampled:
             self._marks.append((None, self._mark()))
 
     def mark(self, phase: str) -> None:
         """End the phase now."""
-        if self.sampled:
+        if self._sampled:
             self._marks.append((phase, self._mark()))
 
     def mark_last_gradient(self, phase: str) -> None:
         """End the phase at the moment, maybe some time ago, when the last local gradient of `backward` was ready."""
-        if self.sampled:
+        if self._sampled:
             self._marks.append((phase, self._last_gradient or self._mark()))
 
     def backward(self) -> AbstractContextManager[None]:
@@ -202,7 +183,7 @@ class PhaseTimer:
 
         With overlapped communication the rest of backward is waiting, the exposed part of the synchronisation.
         """
-        return self._watched() if self.sampled else nullcontext()
+        return self._watched() if self._sampled else nullcontext()
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -215,9 +196,9 @@ class PhaseTimer:
 
     def forget_step(self) -> None:
         """Drop the marks of the step in progress: it is not sampled after all."""
-        while self.sampled and self._marks.pop()[0] is not None:
+        while self._sampled and self._marks.pop()[0] is not None:
             pass
-        self.sampled = False
+        self._sampled = False
 
     def phase_seconds(self, train_seconds: float) -> Mapping[str, float]:
         """Return each phase's seconds in the period: its share of the sampled steps, times the period's train_seconds.

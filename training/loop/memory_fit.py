@@ -249,7 +249,7 @@ def _try(pipe: Any, config: TrainConfig, worker: Worker, limit_bytes: int | None
         else:
             resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
         trial = start_trial(config.replace(batch_size=2, shards="even"), worker)
-        example = part(trial.data.fetched(next(trial.draws())), 0, 1)
+        example = part(next(trial.shards()), 0, 1)
         pipe.send(limit_bytes)
         is_loaded = True
         start_memory_count(worker.device)

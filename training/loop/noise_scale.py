@@ -20,8 +20,6 @@ from scalestudy.training.batches import micro_batch_sizes, shard_sizes
 from scalestudy.training.distributed import gather_rows
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.loop.hooks import Hook
-from scalestudy.training.loop.measures import sampling_stride
-from scalestudy.training.loop.step_graph import SAMPLED_STEPS
 
 if TYPE_CHECKING:
     from scalestudy.training.config import TrainConfig
@@ -111,9 +109,6 @@ class NoiseScale(Hook):
         """Find the trial's parts, and request a measurement if the first step is sampled."""
         self.parts = parts_of(trial)
         self._whole_batches = trial.samples // trial.config.batch_size
-        if trial.graph:
-            stride = sampling_stride(min(trial.steps, trial.period_steps), SAMPLED_STEPS)
-            self.interval = stride * math.ceil(self.interval / stride)  # so never in a step whose phases are timed
         self._reset(trial)
         self._request(trial, trial.progress.tally.steps)
 

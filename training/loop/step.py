@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch.nn.utils import clip_grad_norm_
@@ -12,64 +12,73 @@ from scalestudy.training.batches import micro_batch_sizes
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.loop.compiling import keep_gradients
 from scalestudy.training.loop.hooks import Hook, call
-from scalestudy.training.loop.trial import StepSums, Trial
+from scalestudy.training.loop.trial import Trial
 from scalestudy.training.task import Number, tokens_of
-from scalestudy.training.trees import Tree, split
+from scalestudy.training.trees import Tree, split, tensors
 
 
-def run_step(trial: Trial, draw: Tree, hooks: Sequence[Hook]) -> StepSums:
-    """Make one optimizer update: zero, fetch, forward/backward, synchronise, check finite, clip, update.
+def run_step(trial: Trial, batches: Iterator[Tree], hooks: Sequence[Hook]) -> None:
+    """Make one optimizer update: zero, fetch, forward/backward, synchronise, check finite, clip, update, record.
 
     If the loss is not finite on some rank, no rank updates, in this step and all that follow; `Trial.look` finds it
     later. This needs no collective: that rank runs backward with NaN, so every rank finds NaN in the sum of the
     gradients. A rank whose `should_stop` is true ends the training in the same way, and so does a wrong weight of a
     task. Nothing here waits for the device; an optimizer, AdaScale or a strategy may (docs/training.md).
     """
+    phases, sync, tally = trial.phases, trial.sync, trial.progress.tally
+    step, shard = tally.steps, trial.plan.shard
     trial.zero_gradients()
-    trial.phases.mark("optimizer")
-    made = compute_gradients(trial, draw, hooks)
-    trial.sync.synchronise()
-    update_parameters(trial, hooks)
-    return made
+    phases.mark("optimizer")
+
+    batch = next(batches)
+    phases.mark("data")
+
+    with _preparing(trial, batch):
+        tokens = tokens_of(trial.shard_loss.task, batch) if trial.counts_tokens and shard else 0.0
+        sync.step_starts(trial.plan)
+        loss_sum, weight = forward_and_backward(trial, batch, hooks)
+        phases.mark_last_gradient("forward_backward")
+
+        sync.synchronise()
+        sync.divide_by_weight()
+        phases.mark("gradient_sync")
+
+        sync.check_finite(trial.guard.found)
+        call(hooks, "gradients_ready", trial, step)
+
+        if trial.config.gradient_clip is not None:
+            clip_grad_norm_(trial.parameters, trial.config.gradient_clip)
+
+        # not earlier: AdaScale's gain follows from the gradients that a hook has just measured
+        rate = trial.rate.rate()
+        for group, share in zip(trial.optimizer.param_groups, trial.group_rates, strict=True):
+            group["lr"] = rate * share
+        trial.guard.update()
+        phases.mark("optimizer")
+
+        sync.step_ends()
+        phases.mark("gradient_sync")
+
+    trial.rate.advance()
+    tally.add(loss_sum, weight, tokens, samples=shard, learning_rate=rate)
+    call(hooks, "step_ends", trial, step)
 
 
-def compute_gradients(trial: Trial, draw: Tree, hooks: Sequence[Hook] = ()) -> StepSums:
-    """Fetch the batch and run forward and backward: the first half of a step, which a CUDA graph can record."""
-    batch = trial.data.fetched(draw)
-    trial.phases.mark("data")
+@contextmanager
+def _preparing(trial: Trial, batch: Tree) -> Iterator[None]:
+    """Wrap a step, which counts neither in samples a second nor in the phases if its batch has a new shape.
 
-    counts = trial.counts_tokens and trial.plan.shard
-    tokens = tokens_of(trial.shard_loss.task, batch) if counts else 0.0
-    trial.sync.step_starts(trial.plan)
-    loss_sum, weight = forward_and_backward(trial, batch, hooks)
-    trial.phases.mark_last_gradient("forward_backward")
-    return StepSums(loss_sum, weight, tokens)
-
-
-def update_parameters(
-    trial: Trial, hooks: Sequence[Hook] = (), rates: Sequence[float | torch.Tensor] | None = None
-) -> None:
-    """Check, clip and apply the sum of all workers' gradients: the second half, which a CUDA graph can record.
-
-    `rates`: by parameter group; None: the next ones of the trial.
+    Such a step is long where the model is compiled for it, or algorithms are timed. Rejected: to compile for dynamic
+    shapes, which makes every step slower; to compile beforehand, which runs the model on examples that are not the
+    training's.
     """
-    trial.sync.divide_by_weight()
-    trial.phases.mark("gradient_sync")
-
-    trial.sync.check_finite(trial.guard.found)
-    call(hooks, "gradients_ready", trial, trial.progress.tally.steps)
-
-    if trial.config.gradient_clip is not None:
-        clip_grad_norm_(trial.parameters, trial.config.gradient_clip)
-
-    # not earlier: AdaScale's gain follows from the gradients that a hook has just measured
-    for group, rate in zip(trial.optimizer.param_groups, rates or trial.next_rates(), strict=True):
-        group["lr"] = rate
-    trial.guard.update()
-    trial.phases.mark("optimizer")
-
-    trial.sync.step_ends()
-    trial.phases.mark("gradient_sync")
+    shapes = tuple(tensor.shape for _, tensor in tensors(batch)) if trial.prepares_shapes else ()
+    if not trial.pulse.is_new("training", shapes, trial.halves_next):
+        yield
+        return
+    with trial.pulse.during("compiling"), trial.out_of_rate():
+        yield
+    trial.phases.forget_step()
 
 
 def forward_and_backward(trial: Trial, batch: Tree, hooks: Sequence[Hook]) -> tuple[torch.Tensor, Number]:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 from torch import nn
@@ -32,12 +31,11 @@ from scalestudy.training.loop.measures import PhaseTimer, Stopwatch, enough_time
 from scalestudy.training.loop.noise_scale import with_required
 from scalestudy.training.loop.probe import Choices
 from scalestudy.training.loop.step import run_step
-from scalestudy.training.loop.step_graph import SAMPLED_STEPS, step_graph
-from scalestudy.training.loop.trial import StepSums, Tally, Trial, new_tally, start_trial
+from scalestudy.training.loop.trial import Tally, Trial, new_tally, start_trial
 from scalestudy.training.pulse import Pulse
 from scalestudy.training.records import EpochFacts, EpochRecord, RankMeasurements, reduce_over_ranks
 from scalestudy.training.seeding import seed_steps
-from scalestudy.training.trees import Tree, tensors
+from scalestudy.training.trees import Tree
 
 Status = Literal["finished", "stopped", "diverged", "left"]
 
@@ -56,7 +54,6 @@ class TrainResult:
     train_seconds: float  # in steps, including a period that was broken off
     message: str | None  # where and how it diverged, or where it was left
     details: Mapping[str, Any]  # what the training chose by itself, plain data
-    spent: bool = False  # whether the processes should train no further trial: a failed capture keeps its memory
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,6 @@ def train(
     start_memory_count(worker.device)
     hooks = with_required(config, hooks)
     trial = start_trial(config, worker, choices)
-    trial.graph, without_graph = step_graph(trial)
     trial.pulse = pulse or trial.pulse
     if trial.prepares_shapes:
         trial.pulse.will_compile()
@@ -109,9 +105,9 @@ def train(
     status: Status = "finished"
     message: str | None = None
     lost_seconds = 0.0  # in steps of a period without a record
-    with compiled_forgotten(config), closing(trial.draws(trial.made)) as draws:
+    with compiled_forgotten(config), closing(trial.shards(trial.made)) as batches:
         while trial.period_steps and status == "finished":
-            done = run_steps(trial, draws, hooks)
+            done = run_steps(trial, batches, hooks)
             if done.tally.diverged:
                 lost_seconds = done.train_seconds
                 status = "stopped" if trial.stopping else "diverged"
@@ -134,15 +130,11 @@ def train(
         if trial.is_stream:
             message = f"{steps} of {trial.steps} steps are made"
     trial.optimizer.zero_grad(set_to_none=True)  # gradients may be views that keep a strategy's buckets alive
-    details = {**trial.details(), **without_graph}
     train_seconds = sum(record.train_seconds for record in progress.records) + lost_seconds
-    spent = trial.graph is not None and trial.graph.failure is not None
-    if config.cuda_graph and worker.world_size > 1:
-        spent = any(failed for (failed,) in gather_rows([spent], worker))
-    return TrainResult(status, progress.records, trial.model, train_seconds, message, details, spent)
+    return TrainResult(status, progress.records, trial.model, train_seconds, message, trial.details())
 
 
-def run_steps(trial: Trial, draws: Iterator[Tree], hooks: Sequence[Hook] = ()) -> PeriodSteps:
+def run_steps(trial: Trial, batches: Iterator[Tree], hooks: Sequence[Hook] = ()) -> PeriodSteps:
     """Run the steps of the period in progress; end at one that is not finite on some rank, or at a preemption."""
     config, device, tally, period = trial.config, trial.worker.device, trial.progress.tally, trial.progress.period
     if not tally.steps:
@@ -151,22 +143,14 @@ def run_steps(trial: Trial, draws: Iterator[Tree], hooks: Sequence[Hook] = ()) -
     trial.bytes_at_start = trial.sync.bytes_sent - tally.bytes_before
     timed_from = warm_up_end(config.warm_up_steps, steps, trial.progress.began_at - trial.budget.begin(period))
     watched = trial.parameters if trial.worker.world_size > 1 else ()  # alone there is nothing to wait for
-    phases = trial.phases = PhaseTimer(device, watched, steps, most=SAMPLED_STEPS if trial.graph else None)
+    phases = trial.phases = PhaseTimer(device, watched, steps)
     stopwatch = trial.stopwatch = Stopwatch(device, timed_from, tally.samples)
     trial.pulse.turn_to("training")
     while tally.steps < steps and not (tally.diverged or trial.preempted):
-        step = tally.steps
-        stopwatch.step_starts(step, tally.samples)
-        phases.step_starts(step)
-        trial.plan_step(step, steps)
-
-        draw = next(draws)
-        phases.mark("data")
-        made = make_step(trial, draw, hooks)
-        trial.rate.advance()
-
-        tally.add(made, trial.plan.shard)
-        call(hooks, "step_ends", trial, step)
+        stopwatch.step_starts(tally.steps, tally.samples)
+        phases.step_starts(tally.steps)
+        trial.plan_step(tally.steps, steps)
+        run_step(trial, batches, hooks)
         trial.pulse.stage.count += 1
         if trial.guard.is_due() or tally.steps == steps:
             trial.look()
@@ -184,23 +168,6 @@ def run_steps(trial: Trial, draws: Iterator[Tree], hooks: Sequence[Hook] = ()) -
         starved_share=phases.starved_share(),
         sync_bytes=sent,
     )
-
-
-def make_step(trial: Trial, draw: Tree, hooks: Sequence[Hook]) -> StepSums:
-    """Make the step in progress: by `run_step`, or by a replay of its CUDA graph (`train.cuda_graph`).
-
-    The first step with batches of a new shape is long where the model is compiled for it, or algorithms are timed, so
-    it counts neither in samples a second nor in the phases. Rejected: to compile for dynamic shapes, which makes every
-    step slower; to compile beforehand, which runs the model on examples that are not the training's.
-    """
-    make = trial.graph.step if trial.graph else partial(run_step, trial)
-    shapes = tuple(tensor.shape for _, tensor in tensors(draw)) if trial.prepares_shapes else ()
-    if not trial.pulse.is_new("training", shapes, trial.halves_next):
-        return make(draw, hooks)
-    with trial.pulse.during("compiling"), trial.out_of_rate():
-        made = make(draw, hooks)
-    trial.phases.forget_step()
-    return made
 
 
 def _finish_period(trial: Trial, done: PeriodSteps, hooks: Sequence[Hook]) -> EpochRecord:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -40,14 +40,6 @@ from scalestudy.training.trees import Tree, count
 TOKEN_EXAMPLES = 512  # of which the mean tokens are taken
 
 
-class StepSums(NamedTuple):
-    """What a step adds to the tally; of a CUDA graph, tensors that each replay overwrites."""
-
-    loss_sum: torch.Tensor  # of this worker's shard
-    weight: Number  # what divides it
-    tokens: Number  # that the task counts; 0 if it counts none
-
-
 @dataclass
 class Tally:
     """What this rank has done so far in the steps of a period."""
@@ -62,13 +54,16 @@ class Tally:
     bytes_before: int = 0  # sent in those steps
     diverged: bool = False
 
-    def add(self, made: StepSums, samples: int) -> None:
+    def add(
+        self, loss_sum: torch.Tensor, weight: Number, tokens: Number, *, samples: int, learning_rate: float
+    ) -> None:
         """Count a step over so many examples of this rank."""
-        self.loss_sum += made.loss_sum
-        self.weight_sum += made.weight
-        self.tokens += made.tokens
+        self.loss_sum += loss_sum
+        self.weight_sum += weight
+        self.tokens += tokens
         self.samples += samples
         self.steps += 1
+        self.learning_rate = learning_rate
 
 
 @dataclass
@@ -79,18 +74,6 @@ class Progress:
     period: int = 1  # in progress
     records: list[EpochRecord] = field(default_factory=list)  # of whole periods
     began_at: int = 0  # steps that were made before this process began
-
-
-class Graph(Protocol):
-    """A trial's CUDA graph, as the trial knows it (`loop.step_graph`)."""
-
-    failure: str | None
-
-    def step(self, draw: Tree, hooks: Sequence[Any]) -> StepSums: ...
-
-    def wait(self) -> None: ...
-
-    def details(self) -> dict[str, str]: ...
 
 
 def never() -> bool:
@@ -125,7 +108,6 @@ class Trial:
     phases: PhaseTimer = field(init=False)  # of the period in progress; times nothing before the first
     usage: UsageMeter = field(init=False)
     guard: Guard = field(init=False)
-    graph: Graph | None = None  # None: all steps are made eagerly
     bytes_at_start: int = 0  # what the strategy had sent when the period in progress began
     all_used: bool = False  # whether every parameter was seen to take part in the loss
     should_stop: Callable[[], bool] = never  # asked before each step's backward; set by a hook, on any rank
@@ -187,8 +169,8 @@ class Trial:
         plan = self.plans[0 if self.is_stream else self.step_of_epoch(step)]
         self.plan = replace(plan, is_last=True) if step == steps - 1 else plan
 
-    def draws(self, step: int = 0) -> Generator[Tree]:
-        """Yield what `data.fetched` makes this worker's batch of, for each step from `step` on. Close it at the end."""
+    def shards(self, step: int = 0) -> Generator[Tree]:
+        """Yield this worker's batch, on its device, for each step from `step` on. Close it at the end."""
         while step < self.budget.steps:  # which `prolong` may raise meanwhile
             if self.is_stream:
                 plan, steps = self.plans[0], range(step, self.budget.steps)
@@ -200,8 +182,8 @@ class Trial:
             plans = self.plans[first : first + self.budget.steps - step]
             order = epoch_order(self.samples, self.config.seed, epoch + 1)
             bounds = [(plan.first, plan.first + plan.shard) for plan in plans]
-            with closing(self.data.draws(order, bounds, epoch + 1)) as draws:
-                yield from draws
+            with closing(self.data.shards(order, bounds, epoch + 1)) as batches:
+                yield from batches
             step += len(plans)
 
     def prolong(self) -> None:
@@ -221,20 +203,10 @@ class Trial:
         self.stopping = self.stopping or self.should_stop()
         return math.nan if self.stopping else self.sync.factor(self.plan)
 
-    def is_measured(self) -> bool:
-        """Return whether the step in progress is measured, or ends the training: no graph makes it then."""
-        self.stopping = self.stopping or self.should_stop()
-        return self.phases.sampled or self.halves_next or self.sync.measures_local or self.stopping
-
     def zero_gradients(self) -> None:
         """Forget the gradients of the step before."""
         for parameter in self._summed:
             parameter.grad = None
-
-    def next_rates(self) -> list[float]:
-        """Return the effective learning rates of the next update, by parameter group."""
-        rate = self.progress.tally.learning_rate = self.rate.rate()
-        return [rate * share for share in self.group_rates]
 
     def look(self) -> bool:
         """Return whether some step was not finite: the tally then says `diverged`, and counts only the steps before it.
@@ -244,8 +216,6 @@ class Trial:
         """
         tally = self.progress.tally
         if not tally.diverged and self.sync.at_rest:  # else ranks of local SGD know different things
-            if self.graph:
-                self.graph.wait()
             skipped = self.guard.look()
             tally.diverged = skipped > 0
             tally.steps -= skipped
@@ -270,8 +240,8 @@ class Trial:
         return self.stopwatch.paused() if self.stopwatch else nullcontext()
 
     def details(self) -> dict[str, Any]:
-        """Return plain data: what the training chose by itself, and what its strategy and its graph add."""
-        return {**self.choices.measured, **self.sync.details(), **(self.graph.details() if self.graph else {})}
+        """Return plain data: what the training chose by itself, and what its strategy adds."""
+        return {**self.choices.measured, **self.sync.details()}
 
 
 def tokens_an_example(config: TrainConfig, worker: Worker, task: Task) -> float:

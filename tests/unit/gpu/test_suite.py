@@ -9,24 +9,18 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from scalestudy.training.exceptions import InputError
-from scalestudy.training.loop import step_graph
-from scalestudy.training.loop.step_graph import CAPTURED
-from tests.gpu import steps
 from tests.gpu.__main__ import check_installed, chosen_parts, device_of, main
 from tests.gpu.part import run
 from tests.gpu.parts import PARTS, Part
 from tests.gpu.report import PartResult, Report, Settings, figures_table, page
 from tests.gpu.runner import run_parts
 from tests.support.project_files import REPOSITORY
-from tests.support.training.recorded_graphs import graphs_on_the_cpu, recorded
 
 CPU = Settings(device="cpu", small=True)
 WITHOUT_OTHERS = """
@@ -166,7 +160,7 @@ def test_the_command_writes_json_log_and_page(tmp_path: Path) -> None:
     assert f"| torch | {torch.__version__} |" in written
 
 
-@pytest.mark.parametrize("name", ["resume", "out_of_memory", "failed_capture"])
+@pytest.mark.parametrize("name", ["resume", "out_of_memory", "steady"])
 def test_a_quick_part_passes_on_the_cpu(name: str) -> None:
     threads = torch.get_num_threads()
     try:
@@ -176,31 +170,6 @@ def test_a_quick_part_passes_on_the_cpu(name: str) -> None:
         torch.set_num_threads(threads)
         os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
     assert result.status == "passed", result.first_problem
-
-
-@pytest.mark.parametrize("forgets", [False, True])
-def test_a_graph_that_repeats_its_dropout_is_found(forgets: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With recorded graphs in place of CUDA's."""
-
-    def recorded_once(function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        drawn = torch.get_rng_state()
-        replay, result = recorded(function)
-
-        def again() -> None:
-            if forgets:
-                torch.set_rng_state(drawn)
-            replay()
-
-        return again, result
-
-    report = Report(CPU)
-    monkeypatch.setattr(steps, "says", lambda settings: CAPTURED)
-    with graphs_on_the_cpu(), monkeypatch.context() as patch:
-        patch.setattr(step_graph, "capture", recorded_once)
-        steps._dropout(CPU, report)
-    assert report.status == ("failed" if forgets else "passed")
-    failed = [check.what for check in report.checks if not check.passed]
-    assert failed == (["MLP with dropout: different losses of 20 steps with one image"] if forgets else [])
 
 
 def test_every_part_is_there_and_the_page_of_the_docs_names_it() -> None:

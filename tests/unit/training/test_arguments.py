@@ -23,7 +23,6 @@ OTHER = {
     "channels_last": "auto",
     "compile": "reduce-overhead",
     "cudnn_benchmark": True,
-    "cuda_graph": "auto",
     "accumulation": 2,
     "unused_parameters": True,
     "augment": "crop_flip",

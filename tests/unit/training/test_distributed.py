@@ -19,9 +19,7 @@ from scalestudy.training.distributed import (
     gather_texts,
     largest_difference_from_first,
     stop_process_group,
-    wait_within,
 )
-from scalestudy.training.exceptions import is_lost_peer
 from tests.support.gloo import GlooPool
 from tests.support.training.helpers import ALONE
 
@@ -141,38 +139,3 @@ def test_a_worker_that_is_not_the_process_groups_is_refused(ranks: GlooPool) -> 
 def test_impossible_workers_are_refused(rank: int, world_size: int, threads: int) -> None:
     with pytest.raises(ValueError, match=r"rank|threads"):
         Worker(rank, world_size, torch.device("cpu"), threads)
-
-
-class FakeEvent:
-    """A CUDA event that the device reaches after so many questions; never, if negative."""
-
-    left = 0
-
-    def record(self) -> None:
-        """Nothing: there is no device."""
-
-    def query(self) -> bool:
-        FakeEvent.left -= 1
-        return FakeEvent.left == 0
-
-
-def waited(worker: Worker, questions: int) -> tuple[str, bool]:
-    """What the wait said, and whether the group was aborted and a peer is told to be lost."""
-    aborted: list[bool] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda, "Event", FakeEvent)
-        patch.setattr(dist.ProcessGroup, "abort", lambda group: aborted.append(True))
-        FakeEvent.left = questions
-        try:
-            wait_within(worker.device, 0.05)
-        except RuntimeError as error:
-            return str(error), bool(aborted) and is_lost_peer(error)
-    return "", bool(aborted)
-
-
-def test_a_device_that_does_not_end_in_time_ends_the_group(ranks: GlooPool) -> None:
-    """NCCL's watchdog does not see the collectives of a graph."""
-    assert ranks.run(2, waited, 3) == [("", False)] * 2
-    for told, aborted in ranks.run(2, waited, -1):
-        assert told == "NCCL: a collective in a CUDA graph did not end in 0.05 s; a worker is gone"
-        assert aborted

@@ -81,7 +81,7 @@ def by_hand(name: str, **changes: Any) -> dict[str, Any]:
     trial = start_trial(config, ALONE)
     task = make_task(config.task, config.loss, config.metric, None)
     optimizer = torch.optim.SGD(trial.model.parameters(), config.learning_rate)
-    for batch in map(trial.data.fetched, trial.draws()):
+    for batch in trial.shards():
         optimizer.zero_grad()
         total, weight = task.loss(task.forward(trial.model, batch), batch)
         (total / weight).backward()

@@ -111,12 +111,6 @@ def test_a_node_without_room_is_not_asked(monkeypatch):
     check_devices(slots([draining, well], device="cuda", cpus_per_worker=1, gpus_per_worker=1), "cuda", ["fp32"])
 
 
-def test_a_graph_that_a_study_insists_on_is_refused_before_the_first_trial():
-    with pytest.raises(RequestError, match=r"^train\.cuda_graph: true: a graph needs GPUs, .* on the cpu; write auto"):
-        node_checks.check_graphs("cpu")
-    node_checks.check_graphs("cuda")
-
-
 PRINTS = """
 import atexit, sys
 sys.stdout.write("welcome to this node ")

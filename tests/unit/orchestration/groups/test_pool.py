@@ -287,13 +287,6 @@ TABLE = [
         settings={"trials_per_group": 2},
     ),
     Row(
-        story="a group whose processes are spent ends after its trial",
-        slots={"a": 2},
-        steps=[request(size=2, fate="spends_its_processes"), request("t1", 2), request("t2", 2)],
-        ends=dict.fromkeys(["t0", "t1", "t2"], FINISHED),
-        served=[1, 1, 2, 2],
-    ),
-    Row(
         story="what used workers give back goes to fresh ones, and so does every later trial",
         slots={"a": 2},
         steps=[trials(2, 2), request("t2", 2, fate="needs_fresh_workers"), request("t3", 2), request("t4", 2)],

@@ -185,7 +185,6 @@ def test_the_last_word_on_a_training(tmp_path):
         status="finished", score=0.75, lost_seconds=0.5, message=None, details={"fused": True}, gpus=gpus
     )
     assert last_post(told(tmp_path, "min"), trained(0.25, 0.75)).score == -0.75
-    assert last_post(told(tmp_path, "max"), replace(trained(0.25), spent=True)).spent
     assert last_post(told(tmp_path, "max"), trained(0.25), code={"mine": "1"}).code == {"mine": "1"}
 
 

@@ -80,28 +80,6 @@ def test_every_way_gives_the_same_batches(kind: str) -> None:
     assert same(batches, expected)
 
 
-@pytest.mark.parametrize(
-    ("kind", "augment", "places"),
-    [
-        ("image_tensors", "none", True),
-        ("byte_images", "none", True),
-        ("image_tensors", "crop_flip", False),
-        ("images", "none", False),
-    ],
-)
-def test_of_a_resident_set_places_are_drawn(kind: str, augment: str, places: bool) -> None:
-    """They are fetched in the step, as often as it is repeated. An augmentation goes by the epoch as well."""
-    data = open_here(kind) if kind == "byte_images" else open_named(kind, augment=augment)
-    order = epoch_order(20, 0, 1)
-    draws = list(data.draws(order, BOUNDS, 1))
-    batches = list(data.shards(order, BOUNDS, 1))
-    assert same(list(map(data.fetched, draws)), batches)
-    if places:
-        assert same([draws], [[order[first:stop] for first, stop in BOUNDS]])
-    else:
-        assert same(draws, batches)
-
-
 @pytest.mark.parametrize("kind", ["resident", "host", "dataset"])
 def test_the_test_set_comes_in_its_order(kind: str) -> None:
     [(inputs, targets)] = list(one_way(kind).test_batches(2, 6))

@@ -113,13 +113,11 @@ def test_the_stopwatch_leaves_the_warm_up_out(clock: Clock) -> None:
     assert stopwatch.stop(2, 14) == (4, 1, 6)
 
 
-def test_a_step_with_two_reasons_is_left_out_once(clock: Clock) -> None:
-    """Its new shape, and its place before a capture, say."""
+def test_a_step_that_is_left_out_is_in_the_whole_time_alone(clock: Clock) -> None:
     stopwatch = Stopwatch(CPU, warm_up_end=0)
-    with stopwatch.out_of_timing(4), stopwatch.out_of_timing(4):
-        clock.now += 8
-    with stopwatch.out_of_timing(4):
-        clock.now += 4
+    for seconds in (8, 4):
+        with stopwatch.out_of_timing(4):
+            clock.now += seconds
     clock.now += 2
     assert stopwatch.left_out == 2
     assert stopwatch.stop(3, 12) == (14, 2, 4)

@@ -138,7 +138,7 @@ def run_with_infinite_loss_on_rank_one(worker: Worker) -> tuple[bool, int, bool]
     if worker.rank == 1:
         trial.shard_loss.task = examples_task(lambda outputs, targets: outputs.sum(dim=1) + float("inf"))
     first = state_of(trial.model)
-    done = run_steps(trial, trial.draws())
+    done = run_steps(trial, trial.shards())
     return done.tally.diverged, done.tally.steps, same_bits(first, state_of(trial.model))
 
 
@@ -317,7 +317,7 @@ def test_train_loss_is_exact_over_the_examples() -> None:
     config = make_config(learning_rate=1e-12, batch_size=100, epochs=1)
     trial = start_trial(config, ALONE)
     with torch.no_grad():
-        expected = sum(trial.shard_loss(batch)[0].item() for batch in map(trial.data.fetched, trial.draws())) / 256
+        expected = sum(trial.shard_loss(batch)[0].item() for batch in trial.shards()) / 256
     assert train(config, ALONE).records[0].train_loss == pytest.approx(expected, rel=1e-6)
 
 
@@ -368,7 +368,7 @@ def phases_of_this_rank(worker: Worker, config: TrainConfig) -> dict[str, float]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measures, "time", CLOCK)
         trial = start_trial(config, worker)
-        done = run_steps(trial, trial.draws())
+        done = run_steps(trial, trial.shards())
     return {name: 1e3 * seconds / done.tally.steps for name, seconds in done.phases.items()}
 
 
@@ -591,7 +591,7 @@ def test_the_compilation_for_a_smaller_last_batch_is_not_timed(monkeypatch: pyte
     """19 batches of 16 but for the last, 12; the first five are warm-up. Phases of the last are not told either."""
     monkeypatch.setattr("scalestudy.training.loop.trial.compile_model", lambda model, mode: None)
     monkeypatch.setattr(measures, "time", CLOCK)
-    monkeypatch.setattr(measures, "is_sampled", lambda step, steps, most: step == steps - 1)
+    monkeypatch.setattr(measures, "is_sampled", lambda step, steps: step == steps - 1)
     config = make_config(epochs=1, data_args={"train_samples": 300, "test_samples": 64}, batch_size=16, compile=True)
     record = train(config, ALONE, hooks=[_SlowToCompile()]).records[0]
     assert record.samples_per_second == pytest.approx(16 * 13 / 0.013)

@@ -20,23 +20,12 @@ class Waves(torch.utils.data.IterableDataset):
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.done = 0  # windows of the pass in progress
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        while self.done < self.count:
+        for _ in range(self.count):
             times = random.uniform(0, 6) + random.uniform(0.1, 0.5) * torch.arange(WINDOW + 1)
             wave = torch.sin(times) + 0.05 * torch.randn(WINDOW + 1)
-            self.done += 1  # before the yield: the state is that after this window
             yield wave[:WINDOW], wave[WINDOW]
-        self.done = 0
-
-    def state_dict(self) -> dict[str, int]:
-        """Optional. With these two a resumed training goes on here; without them it reads the pass up to here again."""
-        return {"done": self.done}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from a state."""
-        self.done = state["done"]
 
 
 def load(root: str, windows: int = 2000, tests: int = 300) -> Splits:

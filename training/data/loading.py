@@ -93,7 +93,7 @@ class TrainingData:
 
     @property
     def place(self) -> dict[str, Any] | None:
-        """Where this rank is in a stream, as plain data; None: the training set has a length."""
+        """The pass of a stream that this rank reads, as plain data; None: the training set has a length."""
         return vars(self.train.place) if isinstance(self.train, StreamReader) else None
 
     def go_on(self, places: Sequence[Mapping[str, Any] | None]) -> None:
@@ -129,7 +129,7 @@ class TrainingData:
     def stream_shards(self, first: int, size: int, batch: int, steps: range) -> Generator[Tree]:
         """Yield a stream's batch on the device for each step: examples first … first + size - 1 of the global batch.
 
-        It continues at `place` if that is not behind the first of them. Examples are augmented by their number in the
+        It reads from `place` on if that is not behind the first of them. Examples are augmented by their number in the
         stream.
         """
         assert isinstance(self.train, StreamReader)

@@ -290,15 +290,15 @@ class StreamReader(_UserReader):
             if endless:
                 self._passes.first(1, seed)
         self.place = Place()
-        """Where `shards` continues: behind the last training batch taken, or at the checkpoint's place."""
+        """Where `shards` continues: at the pass of the last training batch taken, or of the checkpoint."""
 
     def go_on(self, places: Sequence[Place]) -> None:
-        """Continue where a checkpoint's ranks were, by rank. One stream for all ranks continues at the farthest place.
+        """Continue where a checkpoint's ranks were, by rank. One stream for all ranks continues at the latest pass.
 
         Raises InputError if the ranks had separate parts, and were another number.
         """
         if not self._has_parts:
-            self.place = max(places, key=lambda place: place.example)
+            self.place = max(places, key=lambda place: place.first)
         elif len(places) == self._worker.world_size:
             self.place = places[self._worker.rank]
         else:
@@ -329,7 +329,7 @@ class StreamReader(_UserReader):
             yield from itertools.islice(batches, most if most is None else max(0, -(-(most - mine) // all_ranks)))
 
     def _pieces(self, pieces: _Pieces) -> Batches:
-        place = self.place if self.place.example <= pieces.first else Place()
+        place = self.place if self.place.first <= pieces.first else Place()
         seconds = self._seconds_an_example * pieces.stride * (pieces.count or 0)
         dataset = self._passes.dataset
         processes = self._processes(seconds, dataset)
@@ -561,7 +561,7 @@ class _Pieces:
 
 @dataclass(frozen=True)
 class _Batches(_Sent, IterableDataset[Any]):
-    """The pieces of a stream as batches, each with its number of examples and the place behind it."""
+    """The pieces of a stream as batches, each with its number of examples and the pass of its last one."""
 
     passes: Passes
     seed: int
@@ -588,8 +588,8 @@ class _Batches(_Sent, IterableDataset[Any]):
                 return
 
     def _made(self, stream: Stream, first: int, size: int) -> tuple[Any, int, Place]:
-        """Return a batch of the next examples from `first` on, their number, and the place behind them."""
-        stream.skip(first - stream.example)
+        """Return a batch of the next examples from `first` on, their number, and the pass of the last one."""
+        stream.skip_to(first)
         examples = stream.take(size)
         return self.collate(examples) if examples else None, len(examples), stream.place
 

@@ -1,51 +1,37 @@
-"""A user's iterable data set as a stream of examples: pass after pass, from any place.
+"""A user's iterable data set as a stream of examples: pass after pass, from any of them on.
 
-What a pass yields must be a function of the data set, of the pass (`set_epoch`) and of the process's random numbers
-(random, numpy.random, torch), which are seeded for each pass. Then every rank and every loader process sees the same
-stream, and a stream can resume at any place.
+A pass is what one call of `__iter__` yields. It must be a function of the data set, of the pass (`set_epoch`) and of
+the process's random numbers (random, numpy.random, torch), which are seeded for each pass. Then every rank and every
+loader process sees the same stream, and a resumed training that reads a pass again finds the same examples.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from scalestudy.training.data.downloads import DataError
-from scalestudy.training.seeding import (
-    Generators,
-    cpu_generators,
-    generators_from,
-    generators_kept,
-    plain_generators,
-    seed_pass,
-    set_cpu_generators,
-)
+from scalestudy.training.seeding import Generators, cpu_generators, generators_kept, seed_pass, set_cpu_generators
 
 _END = object()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A place in a stream, before example number `example`. Its fields are plain data, for checkpoints."""
+    """Where a stream may begin: before a pass. Its fields are plain data, for checkpoints."""
 
-    example: int = 0  # of all passes, from 0
-    epoch: int = 0  # the pass in progress, from 0
-    offset: int = 0  # examples of that pass that lie behind
-    state: Any = None  # of a data set that has a state
-    generators: Any = None  # with such a state: the random generators' state there; None: a place without it
+    epoch: int = 0  # the pass, from 0
+    first: int = 0  # number of its first example in the stream, from 0
 
 
 class Passes:
-    """A user's iterable data set, or a rank's part of one. All its streams begin the same way."""
+    """A user's iterable data set, or a rank's part of one."""
 
     def __init__(self, dataset: Any, what: str) -> None:
-        """Take a data set of which no pass is begun; `what` names it in messages."""
+        """Take a data set; `what` names it in messages."""
         self.dataset, self.what = dataset, what
-        self.has_state = callable(getattr(dataset, "state_dict", None)) and hasattr(dataset, "load_state_dict")
-        self._before = copy.deepcopy(dataset.state_dict()) if self.has_state else None
 
     @property
     def shards_itself(self) -> bool:
@@ -54,17 +40,11 @@ class Passes:
 
     def part(self, rank: int, world_size: int) -> Passes:
         """Return a rank's part of a data set that shards itself. Raises DataError if this rank has none."""
-        self.rewind()
         what = f"rank {rank}'s part of {self.what}, one of {world_size},"
         try:
             return Passes(self.dataset.shard(num_shards=world_size, index=rank), what)
         except IndexError as error:  # of Hugging Face's data sets, with fewer files than ranks
             raise DataError(f"data: {what} can't be had ({error})", "give more files, or fewer workers") from error
-
-    def rewind(self) -> None:
-        """Put a data set that has a state back to where no pass of it is begun."""
-        if self.has_state:
-            self.dataset.load_state_dict(copy.deepcopy(self._before))
 
     def first(self, most: int, seed: int = 0) -> list[Any]:
         """Return at most so many of its first examples. Raises DataError if there are none."""
@@ -81,14 +61,13 @@ class Passes:
 
 
 class Stream:
-    """The examples of a data set from a place on. Reading leaves the process's generators as they were."""
+    """The examples of a data set from a pass on. Reading leaves the process's generators as they were."""
 
     def __init__(self, passes: Passes, seed: int, place: Place | None = None, *, endless: bool) -> None:
         """Begin a stream. `endless`: pass after pass, for training; else the first pass alone, for an evaluation."""
-        place = place or Place()
-        self.example = place.example
-        self._passes, self._seed, self._from, self._endless = passes, seed, place, endless
-        self._epoch, self._offset = place.epoch, 0
+        self.place = place or Place()  # the pass in progress
+        self.example = self.place.first  # number of the next one, from 0
+        self._passes, self._seed, self._endless = passes, seed, endless
         self._items: Iterator[Any] | None = None
         self._generators: Generators
 
@@ -97,69 +76,42 @@ class Stream:
         with self._reading():
             return list(self._next(most))
 
-    def skip(self, count: int) -> None:
-        """Read `count` examples, and drop them."""
-        if count:
+    def skip_to(self, example: int) -> None:
+        """Read the examples before this one, and drop them."""
+        if example > self.example:
             with self._reading():
-                self._drop(count)
-
-    @property
-    def place(self) -> Place:
-        """Where it is."""
-        place = {"example": self.example, "epoch": self._epoch, "offset": self._offset}
-        if not self._passes.has_state or self._items is None:
-            return Place(**place)
-        state = copy.deepcopy(self._passes.dataset.state_dict())
-        return Place(**place, state=state, generators=plain_generators(self._generators))
+                for _ in self._next(example - self.example):
+                    pass
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """Use the stream's generators."""
         with generators_kept():
             if self._items is None:
-                self._begin_at_place()
+                self._begin_pass()
             else:
                 set_cpu_generators(self._generators)
             yield
             self._generators = cpu_generators()
 
-    def _begin_at_place(self) -> None:
-        place = self._from
-        has_state = place.generators is not None and self._passes.has_state
-        if not has_state:
-            self._passes.rewind()
-        self._begin_pass(place.state if has_state else _END)
-        if has_state:
-            set_cpu_generators(generators_from(place.generators))
-            self._offset = place.offset
-            return
-        self.example -= place.offset
-        self._drop(place.offset)
-
-    def _begin_pass(self, state: Any = _END) -> None:
-        dataset = self._passes.dataset
-        seed_pass(self._seed, self._epoch + 1 if self._endless else 0)
+    def _begin_pass(self) -> None:
+        dataset, epoch = self._passes.dataset, self.place.epoch
+        seed_pass(self._seed, epoch + 1 if self._endless else 0)
         if hasattr(dataset, "set_epoch"):
-            dataset.set_epoch(self._epoch)
-        if state is not _END:
-            dataset.load_state_dict(copy.deepcopy(state))
-        self._items, self._offset = iter(dataset), 0
-
-    def _drop(self, count: int) -> None:
-        for _ in self._next(count):
-            pass
+            dataset.set_epoch(epoch)
+        self._items = iter(dataset)
 
     def _next(self, count: int) -> Iterator[Any]:
         while count > 0:
             assert self._items is not None  # `_reading` begins it
             item = next(self._items, _END)
             if item is not _END:
-                count, self.example, self._offset = count - 1, self.example + 1, self._offset + 1
+                count, self.example = count - 1, self.example + 1
                 yield item
             elif not self._endless:
                 return
-            elif not self._offset:
-                raise self._passes.is_empty(self._epoch)
+            elif self.example == self.place.first:
+                raise self._passes.is_empty(self.place.epoch)
             else:
-                self._epoch += 1
+                self.place = Place(epoch=self.place.epoch + 1, first=self.example)
                 self._begin_pass()

@@ -58,27 +58,6 @@ class Drawing(IterableDataset[Any]):
         return inputs, int(inputs[:3].argmax())
 
 
-class Stateful(IterableDataset[Any]):
-    """Tells its place, and keeps it; `read` counts all examples that were read."""
-
-    def __init__(self, count: int) -> None:
-        self.count, self.next, self.read = count, 0, 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"next": self.next}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.next = state["next"]
-
-    def __iter__(self) -> Iterator[Any]:
-        while self.next < self.count:
-            inputs = torch.randn(6, dtype=torch.float64)
-            inputs[self.next % 3] += 3
-            self.next, self.read = self.next + 1, self.read + 1
-            yield inputs, (self.next - 1) % 3
-        self.next = 0
-
-
 class Sharded(Counting):
     """Gives each worker every n-th example, by the method of Hugging Face's data sets."""
 
@@ -124,16 +103,6 @@ class Once(Counting):
             yield torch.tensor([0.0, float(self.left.pop())]), 0
 
 
-class Unpackable(Stateful):
-    """A state that no checkpoint takes."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"next": frozenset({self.next})}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        (self.next,) = state["next"]
-
-
 class TextStream(IterableDataset[Any]):
     """The tagger's texts, of different lengths, in an order that each pass draws."""
 
@@ -155,12 +124,9 @@ class Listed(IterableDataset[Any]):
         return iter(self.examples)
 
 
-KINDS = {"drawing": Drawing, "stateful": Stateful, "unpackable": Unpackable}
-
-
-def data(root: str, kind: str = "drawing", count: int = 50, tests: int = 37) -> DatasetSplits:
+def drawing(root: str) -> DatasetSplits:
     """For `tests.support.training.tasks:Examples`: six numbers and one of three classes."""
-    return Splits.from_datasets(KINDS[kind](count), KINDS[kind](tests))
+    return Splits.from_datasets(Drawing(50), Drawing(37))
 
 
 def counted(root: str, kind: str = "Counting", count: int = 20, tests: int = 9, tests_kind: str = "") -> DatasetSplits:
@@ -191,8 +157,7 @@ def stream_config(kind: str = "drawing", **changes: Any) -> TrainConfig:
     values = {"batch_size": 16, "epochs": None, "steps": 11, "eval_every": {"steps": 4}, "learning_rate": 0.2}
     if kind == "texts":
         return task_config("tagger", **{**values, "data": f"{HERE}:texts", **changes})
-    named = {"data": f"{HERE}:data", "data_args": {"kind": kind}}
-    return task_config("examples", **{**values, **named, **changes})
+    return task_config("examples", **{**values, "data": f"{HERE}:drawing", **changes})
 
 
 def counted_config(**changes: Any) -> TrainConfig:

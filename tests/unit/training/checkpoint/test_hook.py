@@ -12,7 +12,6 @@ import pytest
 from scalestudy.training.checkpoint.byte_store import LocalByteStore
 from scalestudy.training.checkpoint.hook import FREE_TO_CHANGE, Checkpoints, Preemption
 from scalestudy.training.config import LoaderConfig, OptimizerConfig, ScheduleConfig, TrainConfig
-from scalestudy.training.data.loading import load_splits
 from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.hooks import Hook
 from scalestudy.training.loop.train import train
@@ -30,7 +29,7 @@ from tests.support.training.helpers import (
     smallest_movement,
 )
 from tests.support.training.strangers import HERE as STRANGERS
-from tests.support.training.streams import counted_config, stream_config
+from tests.support.training.streams import Counting, counted_config, stream_config
 from tests.support.training.tasks import task_config
 
 WORKLOADS = "tests.support.training.workloads"
@@ -200,7 +199,7 @@ TRAININGS: dict[str, tuple[int, TrainConfig, int, int]] = {  # world size, confi
     # passes of 3.1 steps, evaluations each four: in the middle of either, or at an evaluation
     **{
         f"{kind} stream, {kill_after} steps": (2, stream_config(kind, **MOMENTUM, shards=(2.0, 1.0)), kill_after, 1)
-        for kind, kill_after in [*itertools.product(["drawing", "stateful"], [2, 4, 7, 9]), ("texts", 7)]
+        for kind, kill_after in [*(("drawing", step) for step in (2, 4, 7, 9)), ("texts", 7)]
     },
 }
 
@@ -246,16 +245,10 @@ def test_a_kill_after_any_step(tmp_path: Path, changes: dict[str, Any], every_st
         assert resumed["resumed"] == (kill_after >= every_steps if every_steps else kill_after > STEPS)
 
 
-def test_a_state_that_no_checkpoint_takes_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^state\['stream'\]\['state'\]\['next'\]: a builtins\.frozenset can't be"):
-        checkpointed(ALONE, stream_config("unpackable"), str(tmp_path), 1)
-
-
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("kind", ["drawing", "stateful"])
-def test_a_stream_that_is_read_ahead_goes_on_where_it_was_trained(tmp_path: Path, kind: str, workers: int) -> None:
+def test_a_stream_that_is_read_ahead_goes_on_where_it_was_trained(tmp_path: Path, workers: int) -> None:
     """Not where its loader processes were; and with other ones."""
-    config = stream_config(kind, **MOMENTUM)
+    config = stream_config(**MOMENTUM)
     whole = never_killed(ALONE, config)
     killed(ALONE, config.replace(loader=LoaderConfig(workers=workers)), str(tmp_path), 7, 1)
     resumed = checkpointed(ALONE, config.replace(loader=LoaderConfig(workers=2 - workers)), str(tmp_path), 1)
@@ -263,20 +256,17 @@ def test_a_stream_that_is_read_ahead_goes_on_where_it_was_trained(tmp_path: Path
     assert resumed["resumed"]
 
 
-def test_a_stream_with_a_state_is_not_read_again(tmp_path: Path) -> None:
-    """Eleven steps of 16; killed after the seventh. Some are read beside them, to learn the examples' form."""
-    config = stream_config("stateful", data_args={"kind": "stateful", "count": 1000})
+def test_a_stream_that_goes_on_reads_no_pass_before_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed after 42 examples, the second of the third pass. The first pass is begun to learn the examples' form."""
+    config, begun = counted_config(steps=9, eval_every={"steps": 9}), list[int]()
     killed(ALONE, config, str(tmp_path), 7, 1)
-    dataset = load_splits(config, ALONE.device).train.dataset
-    before = dataset.read
-    checkpointed(ALONE, config, str(tmp_path), 0)
-    assert before >= 6 * 16, "it was read"
-    assert 4 * 16 <= dataset.read - before < 6 * 16
+    monkeypatch.setattr(Counting, "set_epoch", lambda dataset, epoch: begun.append(epoch))
+    assert checkpointed(ALONE, config, str(tmp_path), 0)["resumed"]
+    assert set(begun) == {0, 2}
 
 
-@pytest.mark.parametrize("kind", ["drawing", "stateful"])
-def test_a_stream_goes_on_with_other_workers(ranks: GlooPool, tmp_path: Path, kind: str) -> None:
-    config = stream_config(kind)
+def test_a_stream_goes_on_with_other_workers(ranks: GlooPool, tmp_path: Path) -> None:
+    config = stream_config()
     whole = never_killed(ALONE, config)
     ranks.run(2, killed, config, str(tmp_path), 7, 1)
     for world_size in (4, 1):

@@ -38,7 +38,6 @@ from tests.support.training.streams import (
     Drawing,
     Sharded,
     SplitByLoader,
-    Stateful,
     Unread,
     counted_config,
     stream_config,
@@ -81,35 +80,28 @@ def test_one_for_an_evaluation_ends_with_its_pass() -> None:
     assert (len(once.take(2)), len(once.take(2)), len(once.take(2))) == (2, 1, 0)
 
 
-@pytest.mark.parametrize("make", [Drawing, Stateful])
-def test_passes_differ_in_what_they_draw_and_streams_of_one_seed_do_not(make: Any) -> None:
-    one, other = bits(stream(make(10)).take(30)), bits(stream(make(10)).take(30))
+def test_passes_differ_in_what_they_draw_and_streams_of_one_seed_do_not() -> None:
+    one, other = bits(stream(Drawing(10)).take(30)), bits(stream(Drawing(10)).take(30))
     assert one == other
     assert one[:10] != one[10:20]
 
 
-@pytest.mark.parametrize("make", [Drawing, Stateful])
-@pytest.mark.parametrize("read", [0, 1, 9, 10, 11, 25])
-def test_a_stream_goes_on_from_any_place(make: Any, read: int) -> None:
-    whole = bits(stream(make(10)).take(40))
-    first = stream(make(10))
+@pytest.mark.parametrize(("read", "epoch"), [(0, 0), (1, 0), (9, 0), (10, 0), (11, 1), (25, 2)])
+def test_a_stream_goes_on_from_any_place(read: int, epoch: int) -> None:
+    """It reads the pass up to there again, and none before it."""
+    whole = bits(stream(Drawing(10)).take(40))
+    first = stream(Drawing(10))
     first.take(read)
-    assert bits(stream(make(10), first.place).take(40 - read)) == whole[read:]
-
-
-def test_a_data_set_that_tells_its_state_is_not_read_again() -> None:
-    first, dataset = stream(Stateful(1000)), Stateful(1000)
-    first.skip(900)
-    stream(dataset, first.place).take(1)
-    assert dataset.read == 1
+    assert first.place == Place(epoch=epoch, first=10 * epoch)
+    again = stream(Drawing(10), first.place)
+    again.skip_to(read)
+    assert bits(again.take(40 - read)) == whole[read:]
 
 
 def test_what_was_read_before_does_not_matter() -> None:
     """A trial that was broken off has left the data set of the process in its middle."""
-    dataset = Stateful(10)
-    passes = Passes(dataset, "the train set")
+    passes = Passes(Drawing(10), "the train set")
     one = bits(Stream(passes, 4, endless=True).take(7))
-    assert dataset.next == 7
     assert bits(Stream(passes, 4, endless=True).take(7)) == one
 
 
@@ -135,7 +127,7 @@ def test_training_and_evaluation_draw_different_numbers() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
-@pytest.mark.parametrize("make", [Counting, SplitByLoader, Stateful])
+@pytest.mark.parametrize("make", [Counting, SplitByLoader, Drawing])
 def test_shards_are_slices_of_the_stream_with_every_number_of_loaders(make: Any, workers: int) -> None:
     whole = stream(make(10)).take(30)
     steps = range(1, 5)
@@ -147,13 +139,13 @@ def test_shards_are_slices_of_the_stream_with_every_number_of_loaders(make: Any,
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("make", [Counting, Stateful])
-def test_the_place_is_behind_what_was_taken_whatever_was_read_ahead(make: Any, workers: int) -> None:
+@pytest.mark.parametrize("make", [Counting, Drawing])
+def test_the_place_is_that_of_what_was_taken_whatever_was_read_ahead(make: Any, workers: int) -> None:
     first = reader(make(10), workers=workers)
     batches = first.shards(0, 4, 4, range(9))
     taken = [bits(list(zip(*next(batches), strict=True))) for _ in range(4)]
     batches.close()
-    assert (first.place.example, first.place.epoch, first.place.offset) == (16, 1, 6)
+    assert first.place == Place(epoch=1, first=10)
     second = reader(make(10), workers=workers)
     second.go_on([first.place])
     rest = [bits(list(zip(*batch, strict=True))) for batch in second.shards(0, 4, 4, range(4, 9))]
@@ -169,11 +161,11 @@ def test_a_stream_that_fails_as_a_loader_process_unpickles_it_is_told() -> None:
 
 
 def test_an_empty_shard_reads_nothing() -> None:
-    dataset = Stateful(10)
+    dataset = Counting(10)
     empty = reader(dataset)
-    before = dataset.read
+    dataset.epoch = -1
     assert [len(inputs) for inputs, _ in empty.shards(3, 0, 6, range(3))] == [0, 0, 0]
-    assert dataset.read == before
+    assert dataset.epoch == -1, "no pass was begun"
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -244,7 +236,7 @@ def test_a_part_of_the_test_set_may_be_empty() -> None:
     ],
     ids=["even", "uneven and accumulated", "one empty", "four", "four uneven", "more ranks than examples"],
 )
-@pytest.mark.parametrize("kind", ["drawing", "stateful", "texts"])
+@pytest.mark.parametrize("kind", ["drawing", "texts"])
 def test_many_workers_train_as_one(ranks: GlooPool, kind: str, world_size: int, changes: dict[str, Any]) -> None:
     """Batches span passes; the test set is a stream too, and its metrics are those of all workers' sums."""
     momentum = {"optimizer": OptimizerConfig(momentum=0.9), "gradient_clip": 0.5}
@@ -275,10 +267,9 @@ def test_one_worker_trains_as_a_plain_loop() -> None:
     assert largest_difference(run_training(ALONE, config)["state"], state_of(trial.model)) < 1e-11
 
 
-@pytest.mark.parametrize("kind", ["drawing", "stateful"])
-def test_loader_processes_train_to_the_bit_as_none(kind: str) -> None:
+def test_loader_processes_train_to_the_bit_as_none() -> None:
     alone, *others = (
-        run_training(ALONE, stream_config(kind, loader=LoaderConfig(workers=workers, prefetch=1 + workers)))
+        run_training(ALONE, stream_config(loader=LoaderConfig(workers=workers, prefetch=1 + workers)))
         for workers in (0, 1, 2)
     )
     for other in others:

@@ -295,8 +295,7 @@ def test_all_ranks_go_on_for_as_many_steps(ranks: GlooPool, gradient_sync: str) 
         assert {record.replica_max_diff for record in records} == {0.0}
 
 
-@pytest.mark.parametrize("kind", ["drawing", "stateful"])
-def test_a_stream_goes_on_too(kind: str) -> None:
-    config = stream_config(kind, steps=12, eval_every={"steps": 12}, max_steps=12, warm_up_steps=5, min_seconds=0.1)
+def test_a_stream_goes_on_too() -> None:
+    config = stream_config(steps=12, eval_every={"steps": 12}, max_steps=12, warm_up_steps=5, min_seconds=0.1)
     # 7 of 12 steps of 4 ms are timed: 18 are lacking, 5 % more are 19
     assert [record.steps for record in paced(ALONE, config)] == [12, 19 + 5]

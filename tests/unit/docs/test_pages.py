@@ -131,7 +131,7 @@ def test_commands_and_keys_in_the_comments_of_our_specs_exist(name: str) -> None
 
 @pytest.mark.parametrize("page", PAGES)
 def test_files_targets_keys_and_commands_in_prose_exist(page: str) -> None:
-    text = page_text(page)
+    text = re.sub(r"^### Removed\n.*?(?=^##|\Z)", "", page_text(page), flags=re.MULTILINE | re.DOTALL)
     spans = inline_code(text)
     block_words = [words for block in blocks(text, "bash") for words in shell_commands(block.text)]
     targets = set(re.findall(r"^([a-z][\w-]*):", page_text("Makefile"), re.MULTILINE))

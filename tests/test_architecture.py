@@ -117,7 +117,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "orchestration.commands": {
         *within("orchestration", "base", "cluster", "storage", "groups", "tracking", "progress", "study", "judging"),
         *within("experiments", "spec", "plan", "study", "judging", "report"),
-        *within("experiments.analysis", "measures", "text", "answers"),
+        *within("experiments.analysis", "measures", "text"),
         *("training", *within("training", "arguments", "data", "loop", "gradient_sync")),
     },
     # the import name

@@ -36,7 +36,6 @@ from scalestudy.orchestration.commands.parameters import (
     Experiment,
     Extended,
     Folder,
-    Folders,
     JudgedSources,
     NextCount,
     NextOut,
@@ -60,7 +59,7 @@ class Commands(TyperGroup):
 
     ORDER = (
         *("run", "judge", "resume", "submit", "plan", "validate", "new", "list", "status", "open", "report"),
-        *("recommend", "compare", "register", "ui", "doctor", "data", "bench"),
+        *("recommend", "register", "ui", "doctor", "data", "bench"),
     )
     REMOVED: ClassVar = {
         "inspect": "scalestudy plan SPEC --rehearse",
@@ -487,15 +486,6 @@ def recommend(
         print(f"{written}; to run it: {shlex.join(['scalestudy', 'run', str(written)])}", file=words)
     if command:
         print(command)
-
-
-@app.command()
-def compare(folders: Folders, as_json: AsJson = False) -> None:
-    """Show studies side by side. Marks what differs beyond the noise of their seeds."""
-    from scalestudy.orchestration.commands.study_commands import compare_studies
-
-    comparison = compare_studies([_study(folder) for folder in folders])
-    _print(lambda: comparison, as_json, lambda: show.comparison(Console(), comparison))
 
 
 @app.command()

@@ -110,14 +110,6 @@ ShownStudy = Annotated[
         autocompletion=folders,
     ),
 ]
-Folders = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="DIR DIR…",
-        help="Folders of studies, or latest; the others are compared with the first.",
-        autocompletion=folders,
-    ),
-]
 JudgedSources = Annotated[
     list[str],
     typer.Argument(

@@ -164,19 +164,6 @@ def studies(console: Console, listed: Sequence[ListedStudy], places: Sequence[st
         console.print(Text(f"no study in {' or '.join(places)}; to run one: scalestudy run SPEC"), soft_wrap=True)
 
 
-def comparison(console: Console, compared: dict[str, Any]) -> None:
-    """Print studies side by side; of many cells, those that differ most."""
-    from scalestudy.experiments.analysis.answers.comparison import comparison_lines, comparison_table
-
-    columns(console, *comparison_table(compared, TABLE_ROWS // 2))
-    left = len(compared["cells"]) - TABLE_ROWS // 2
-    if left > 0:
-        console.print(Text(f"{left} more cells differ less; --json has all of them"))
-    console.print()
-    for line in comparison_lines(compared):
-        console.print(Text(line), soft_wrap=True)
-
-
 def failure_text(failure: dict[str, Any]) -> str:
     """Return a description of trials with the same failure: which, how, on what rank, why."""
     rank = "" if failure["rank"] is None else f" on rank {failure['rank']}"

@@ -1,4 +1,4 @@
-"""Commands on a study's folder: status, report, open, recommend, compare, and what `ui --sync` sends."""
+"""Commands on a study's folder: status, report, open, recommend, and what `ui --sync` sends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import sys
 import time
 import webbrowser
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
@@ -277,26 +276,6 @@ def advise(
         next_count=next_count,
         names=OPTIONS,
     )
-
-
-def compare_studies(paths: Sequence[str | Path]) -> dict[str, Any]:
-    """Return what `compare` finds between two or more studies, named by their ids; the first is the base.
-
-    Raises RequestError for fewer than two, the same one twice, or a folder that is not a study's.
-    """
-    from scalestudy.experiments.analysis.answers.comparison import compare
-    from scalestudy.experiments.analysis.answers.summary import summarise
-
-    if len(paths) < 2:
-        raise RequestError("DIR: a comparison needs two studies", "name two or more")
-    summaries: dict[str, Any] = {}
-    for path in paths:
-        folder = open_folder(path)
-        if folder.study_id in summaries:
-            raise RequestError(f"DIR: {path}: is the study {folder.study_id} again", "name each study once")
-        with readable(folder):
-            summaries[folder.study_id] = summarise(spec_of(folder), folder.read_plan(), folder.read_trials())
-    return compare(summaries)
 
 
 def write_new_spec(name: str, study: str | None = None) -> Path:

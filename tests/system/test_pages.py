@@ -14,9 +14,10 @@ from mlflow import MlflowClient
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from scalestudy.experiments.analysis import summarise
+from scalestudy.experiments.report import write_report
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.mlflow_filters import study_filter
+from scalestudy.orchestration.study.folders import spec_of
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedStudy
 from scalestudy.orchestration.tracking.run_content import answer_of
@@ -27,7 +28,7 @@ from tests.support.groups import wait_until
 from tests.support.ports import free_port
 from tests.support.recordings import entries_of, whole
 from tests.support.studies import ANSWERED, command, environment, scalestudy, write_spec
-from tests.support.synthetic_studies import TINY, study_of
+from tests.support.synthetic_studies import TINY, folder_of
 
 
 @pytest.fixture(scope="module")
@@ -81,18 +82,20 @@ def ui(study, tmp_path_factory):
 @pytest.fixture(scope="module")
 def other_study(study, tmp_path_factory):
     """Another study of the same experiment with two seeds a cell, told by its journal; its own run."""
-    text = TINY.replace("targets:", "tracking: {experiment: small}\ntargets:")
-    spec, plan, trials = study_of(text.replace("[0.1, 0.2]", "[0.1, 0.2], seed: [0, 1]"))
-    folder = StudyFolder(tmp_path_factory.mktemp("other") / "tiny-1")
-    folder.create()
-    folder.write_plan(plan, "tiny-1", spec.to_yaml())
+    text = TINY.replace("targets:", "tracking: {experiment: small}\ntargets:").replace(
+        "[0.1, 0.2]", "[0.1, 0.2], seed: [0, 1]"
+    )
+    folder = folder_of(tmp_path_factory.mktemp("other") / "tiny-1", text)
+    write_report(folder)
     tracked = TrackedStudy(
-        spec=spec, folder=folder, trials=plan.by_id(), config_of=lambda trial: train_config(trial, ".")
+        spec=spec_of(folder),
+        folder=folder,
+        trials=folder.read_plan().by_id(),
+        config_of=lambda trial: train_config(trial, "."),
     )
     store = MlflowStore(resolve_address(f"sqlite:///{study / 'mlflow.db'}"), tracked)
-    summary = summarise(spec, plan, trials)
-    folder.write_json(folder.summary_file, summary)
-    store.write(entries_of([whole(trial) for trial in trials], answer=answer_of(summary).to_plain()))
+    answer = answer_of(json.loads(folder.summary_file.read_text("utf-8")))
+    store.write(entries_of([whole(trial) for trial in folder.read_trials()], answer=answer.to_plain()))
     return store.client.get_run(store.runs["tiny-1"])
 
 
@@ -211,3 +214,16 @@ def test_two_studies_can_be_compared_by_their_answers(browser, study, ui, other_
     for run in (parent, other_study):
         assert f"{run.data.metrics['recommended_seconds']:.3f}".rstrip("0").rstrip(".") in shown
         assert run.data.params["recommended.batch_size"] in shown
+    (file,) = wait_until(lambda: browser.find_elements(By.XPATH, "//*[text()='report.html']"), seconds=30)
+    browser.execute_script("arguments[0].click()", file)  # the list of files is below what the window shows
+    assert [each.count(" at 90%") > 0 for each in wait_until(lambda: two_reports(browser), seconds=60)] == [True, True]
+
+
+def two_reports(browser):
+    """The texts of the two reports beside each other, once both are there."""
+    texts = []
+    for frame in browser.find_elements(By.TAG_NAME, "iframe"):
+        browser.switch_to.frame(frame)
+        texts.append(browser.find_element(By.TAG_NAME, "body").text)
+        browser.switch_to.default_content()
+    return texts if len(texts) == 2 and all("SCALING STUDY" in text for text in texts) else None

@@ -40,7 +40,6 @@ from scalestudy.experiments.analysis.measures.usable import (
     timings_by_step,
     undisturbed_phase_seconds,
     undisturbed_rates,
-    undisturbed_repeats,
     undisturbed_step_seconds,
     undisturbed_token_rates,
     usable,
@@ -241,9 +240,8 @@ def cell_row(cell: Cell) -> dict[str, Any]:
     over a trial's epochs, without evaluation. timed_apart says whether timing runs measured the times. kind is
     lent if the trials are another num_gpus's. nodes, if there are several, counts the nodes of the workers that were
     timed. details holds what training picked by itself, if it picked anything. stopped_after lists the epochs of each
-    trial that was cut, early or at its target: its last metric is no whole training's. repeats has epoch_seconds and
-    samples_per_second over single epochs. starved_share, if the cell has the flag, is the cell's. tokens_per_second is
-    there if the task counts tokens.
+    trial that was cut, early or at its target: its last metric is no whole training's. starved_share, if the cell has
+    the flag, is the cell's. tokens_per_second is there if the task counts tokens.
     """
     untimed, metric = why_untimed(cell), cell.metric
     picked: dict[str, dict[str, Any]] = {}
@@ -285,31 +283,22 @@ def _times(cell: Cell) -> dict[str, Any]:
             **_token_rate(undisturbed_token_rates(cell.timings)),
             "step_seconds": undisturbed_phase_seconds(cell.timings),
             "timed_apart": True,
-            "repeats": _repeats(undisturbed_repeats(cell.timings, steps)),
         }
     timed, untimed = cell.timed if cell.is_timed else [], why_no_time(cell)
     if timed and not any(trial.timed for trial in timed):
         untimed = WARMING_UP if any(trial.without_first for trial in timed) else NO_TIMES
-    epochs = [epoch for trial in timed for epoch in trial.timed]
     return {
         "epoch_seconds": spread((epoch_seconds(trial) for trial in timed), untimed),
         "samples_per_second": spread((throughput(trial) for trial in timed), untimed),
         **_token_rate([rate for trial in timed if (rate := token_throughput(trial)) is not None]),
         "step_seconds": step_seconds(timed),
         "timed_apart": False,
-        "repeats": _repeats([(epoch.train_seconds, epoch.samples_per_second) for epoch in epochs]),
     }
 
 
 def _token_rate(rates: Sequence[float]) -> dict[str, Figure]:
     """Return tokens/s as a part of a row; nothing where no task counts tokens."""
     return {"tokens_per_second": spread(rates, NO_TIMES)} if rates else {}
-
-
-def _repeats(repeats: Sequence[tuple[float | None, float | None]]) -> dict[str, Figure]:
-    """Return median, range and number of seconds an epoch and samples/s, over every epoch of every trial."""
-    seconds, rates = zip(*repeats, strict=True) if repeats else ((), ())
-    return {"epoch_seconds": spread(seconds, NO_TIMES), "samples_per_second": spread(rates, NO_TIMES)}
 
 
 def count_statuses(trials: Sequence[Trial]) -> dict[str, int]:

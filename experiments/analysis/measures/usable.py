@@ -251,15 +251,6 @@ def undisturbed_step_seconds(timings: Iterable[Trial]) -> list[float]:
     return [sum(seconds for _, _, seconds in run) / sum(steps for _, steps, _ in run) for run in runs if run]
 
 
-def undisturbed_repeats(timings: Iterable[Trial], steps: float | None) -> list[tuple[float | None, float | None]]:
-    """Return (seconds an epoch of so many steps, samples/s) for each epoch of each run."""
-    return [
-        (None if steps is None else seconds / made * steps, samples / seconds)
-        for timing in timings
-        for samples, made, seconds in _rated(timing)
-    ]
-
-
 def undisturbed_phase_seconds(timings: Sequence[Trial]) -> Figure:
     """Return seconds a step of each phase: the undisturbed step, divided as the profiled steps were."""
     timed = [epoch for timing in timings for epoch in timing.timed]

@@ -80,7 +80,7 @@ def test_bash_completes_once_that_is_installed(folder):
         "scalestudy run --ad": ["--address"],
         "scalestudy run --address ": ["auto", "local"],
         "scalestudy status runs/a": ["runs/a-1", "runs/a-2"],
-        "scalestudy compare other r": ["runs/a-1", "runs/a-2"],
+        "scalestudy resume r": ["runs/a-1", "runs/a-2"],
         "scalestudy bench a": ["allreduce"],
         "scalestudy bench max-batch mi": ["mine.yaml"],
         "scalestudy data fetch m": ["mnist"],
@@ -104,8 +104,8 @@ def test_every_spec_and_every_study_s_folder_is_completed(folder, monkeypatch):
     monkeypatch.chdir(folder)
     found = parameters()
     specs = [name for name in found if name.endswith(" spec")]
-    folders = [name for name in found if name.endswith((" folder", " folders", " extend"))]
-    assert (len(specs), len(folders)) == (6, 10)
+    folders = [name for name in found if name.endswith((" folder", " extend"))]
+    assert (len(specs), len(folders)) == (6, 9)
     for name in specs:
         assert completions(found[name], "") == {*catalogue(), "mine.yaml", "digits-mine.yml"}, name
     for name in folders:

@@ -12,7 +12,7 @@ from tests.support.synthetic_studies import TINY, folder_of
 
 HERE = Path(__file__).parent
 STUDY_COMMANDS = (
-    *("status", "report", "recommend", "open", "resume", "compare runs/tiny", "register --name digits", "ui"),
+    *("status", "report", "recommend", "open", "resume", "register --name digits", "ui"),
     *("ui --sync", "run digits-quick --extend", "plan digits-quick --extend"),
 )
 """Commands that take a study's folder as their last word."""

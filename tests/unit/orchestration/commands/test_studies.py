@@ -152,11 +152,6 @@ def test_every_command_that_looks_takes_it_and_says_which_it_took(here):
     for command in ("status", "report", "recommend", "open"):
         done = scalestudy(command, "latest", cwd=here, DISPLAY="", BROWSER="true")
         assert (done.returncode, done.stderr) == (0, "latest: runs/b\n"), command
-    done = scalestudy("compare", "runs/a", "latest", cwd=here)
-    assert (done.returncode, done.stderr) == (0, "latest: runs/b\n")
-    done = scalestudy("compare", "latest", "runs/b", cwd=here)
-    assert done.returncode == 2
-    assert done.stderr.endswith("DIR: runs/b: is the study b again; name each study once\n")
 
 
 def test_between_two_that_run_those_that_look_say_which_and_those_that_act_refuse(here):

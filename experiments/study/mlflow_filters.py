@@ -9,14 +9,9 @@ STUDY_ID = "scalestudy.study_id"
 """Tag of every run of a study."""
 
 
-def quoted(text: str) -> str:
-    """Return a text in a filter. One with both quotation marks can't be written."""
-    return f'"{text}"' if "'" in text else f"'{text}'"
-
-
 def study_filter(study_id: str) -> str:
     """Return the filter for a study's runs: other studies may have the same experiment."""
-    return f"tags.`{STUDY_ID}` = {quoted(study_id)}"
+    return f"tags.`{STUDY_ID}` = {_quoted(study_id)}"
 
 
 def cell_filter(params: Mapping[str, Any], study_id: str) -> str | None:
@@ -24,5 +19,10 @@ def cell_filter(params: Mapping[str, Any], study_id: str) -> str | None:
     texts, _ = fitted_params(params.items())
     if any("'" in text and '"' in text for text in texts.values()):
         return None
-    wanted = [f"params.`{key}` = {quoted(text)}" for key, text in texts.items()]
+    wanted = [f"params.`{key}` = {_quoted(text)}" for key, text in texts.items()]
     return " and ".join([*wanted, study_filter(study_id)])
+
+
+def _quoted(text: str) -> str:
+    """Return a text in a filter. One with both quotation marks can't be written."""
+    return f'"{text}"' if "'" in text else f"'{text}'"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 LONGEST_NAME = 250
-"""Characters of the name of a parameter, metric or tag, of a run, an experiment and a registered model."""
+"""Characters of the name of a parameter, metric or tag, of a run and an experiment."""
 LONGEST_PARAM = 6_000
 LONGEST_TAG = 8_000
 LONGEST_DATA_NAME = 500
@@ -22,7 +22,6 @@ LONGEST_FOLDER = 200
 MARK_DIGITS = 6
 
 _NOT_IN_NAMES = re.compile(r"[^/\w.\- :]")
-_NOT_IN_MODEL_NAMES = re.compile(r"[/:?\x00-\x1f]")
 
 
 def fitted_names(names: Iterable[str]) -> list[str]:
@@ -74,12 +73,6 @@ def artifact_folder(experiment: str) -> str:
     while _bytes(clean) > LONGEST_FOLDER - MARK_DIGITS - 1:
         clean = clean[:-1]
     return f"{clean.replace('/', '_').lstrip('.')}-{_mark(experiment)}"
-
-
-def is_model_name(name: str) -> bool:
-    """Return whether a registered model may have this name, and `models:/NAME/1` can then name it."""
-    odd = not name.strip() or _NOT_IN_MODEL_NAMES.search(name) or fitted_text(name, LONGEST_NAME) != name
-    return not odd and not _is_path_like(name) and not ("'" in name and '"' in name)  # no filter could name it
 
 
 def _candidates(name: str) -> Iterator[str]:

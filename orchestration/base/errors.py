@@ -12,7 +12,7 @@ class ExitCode(IntEnum):
     """What a command's exit status means."""
 
     DONE = 0  # diverged and out-of-memory trials are results
-    SOME_FAILED = 1  # some trials failed; `doctor`: something is broken; `register`: the weights were not kept
+    SOME_FAILED = 1  # some trials failed; `doctor`: something is broken
     BAD_REQUEST = 2  # bad command, bad spec, missing data, or a request that the cluster can never meet
     UNREACHABLE = 3  # cluster, storage or tracking out of reach
     INTERRUPTED = 130  # stopped by Ctrl-C

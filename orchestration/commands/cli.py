@@ -59,7 +59,7 @@ class Commands(TyperGroup):
 
     ORDER = (
         *("run", "judge", "resume", "submit", "plan", "validate", "new", "list", "status", "open", "report"),
-        *("recommend", "register", "ui", "doctor", "data", "bench"),
+        *("recommend", "ui", "doctor", "data", "bench"),
     )
     REMOVED: ClassVar = {
         "inspect": "scalestudy plan SPEC --rehearse",
@@ -507,26 +507,6 @@ def ui(
     from scalestudy.orchestration.commands.ui import serve_ui
 
     raise typer.Exit(serve_ui(uri, port, None if folder is None else _study(folder)))
-
-
-@app.command()
-def register(
-    folder: Folder,
-    name: Annotated[str, typer.Option(help="Of the model in MLflow's registry; it gets the next version.")],
-    as_json: AsJson = False,
-) -> None:
-    """Register the recommended model in MLflow. Where its weights were not kept, print the commands that train it."""
-    from scalestudy.orchestration.commands.register import register_recommended
-
-    done = register_recommended(_study(folder, acts=True), name)
-    if as_json:
-        print(json.dumps(done.to_dict(), indent=1))
-    elif done.version is None:
-        print(done.words, file=sys.stderr)  # so that a pipe gets the commands alone
-        print("\n".join(done.commands))
-    else:
-        print(done.words)
-    raise typer.Exit(ExitCode.SOME_FAILED if done.version is None else ExitCode.DONE)
 
 
 @app.command()

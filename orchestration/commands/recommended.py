@@ -46,7 +46,7 @@ class RecommendedCell:
         del plain["search"], plain["budget"]
         swept = with_swept(plain, params)
         plain |= {
-            "name": best_name(spec),
+            "name": f"{spec.name[:LONGEST_NAME]}-best",
             "description": f"The {advice.role} cell of {advice.study_id}: {choice['label']}",
             "workload": swept["workload"],
             "train": swept["train"],
@@ -87,11 +87,6 @@ class RecommendedCell:
         if self.device == "cpu":
             words += ["--threads", str(resources.cpus_per_worker)]
         return shlex.join(words)
-
-
-def best_name(spec: StudySpec) -> str:
-    """Return the name of the study of the recommended cell alone."""
-    return f"{spec.name[:LONGEST_NAME]}-best"
 
 
 def _seeds(spec: StudySpec, plan: Plan, params: Mapping[str, Any]) -> list[int]:

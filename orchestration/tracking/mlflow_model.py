@@ -1,4 +1,4 @@
-"""The best trial's model in MLflow: exported without pickle, found again, and registered under a name."""
+"""The best trial's model in MLflow, exported without pickle."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
-from io import StringIO
+from contextlib import contextmanager
 from typing import Any
 
-from scalestudy.experiments.study.mlflow_filters import quoted
 from scalestudy.experiments.study.mlflow_limits import LONGEST_TAG, fitted_text
 from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.storage.trial_states import read_from
@@ -79,33 +77,6 @@ def find_model(client: Any, run_id: str, status: str = "READY") -> str | None:
     models = client.search_logged_models([experiment], filter_string=f"source_run_id = '{run_id}'")
     found = [model.model_id for model in models if model.status == status]
     return str(found[0]) if found else None
-
-
-def register_model(client: Any, model_id: str, name: str) -> int:
-    """Register a logged model under a name; return the version. A model that the name already has is not added again.
-
-    Raises what MLflow raises, among it INVALID_PARAMETER_VALUE for a name that it refuses.
-    """
-    import mlflow
-
-    source = f"models:/{model_id}"
-    for known in _versions(client, name):
-        if known.source == source:
-            return int(known.version)
-    with _default_store(client.tracking_uri), redirect_stderr(StringIO()):  # it would print there what we print
-        return int(mlflow.register_model(source, name).version)
-
-
-def _versions(client: Any, name: str) -> list[Any]:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        client.get_registered_model(name)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
-        return []
-    return list(client.search_model_versions(f"name = {quoted(name)}"))
 
 
 def trained_model(config: TrainConfig, model_path: str) -> tuple[Any, Any]:

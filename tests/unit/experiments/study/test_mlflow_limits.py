@@ -13,7 +13,6 @@ from scalestudy.experiments.study.mlflow_limits import (
     fitted_names,
     fitted_params,
     fitted_text,
-    is_model_name,
 )
 
 TAKEN = ["num_gpus", "train.optimizer.name", "a b", "müll", "a/b", "a.b:c-d", ".hidden", "x" * 250]
@@ -136,14 +135,3 @@ def test_an_experiment_that_can_not_name_a_folder_gets_one_all_the_same(tmp_path
     (tmp_path / folder).mkdir()
     assert (tmp_path / folder).resolve().parent == tmp_path
     assert artifact_folder(f"{name}_") != folder
-
-
-@pytest.mark.parametrize("name", ["digits", "my model #2", "größe", "a@b", "it's"])
-def test_names_of_models(name):
-    validation._validate_model_name(name)
-    assert is_model_name(name)
-
-
-@pytest.mark.parametrize("name", ["", " ", "a/b", "a:b", "a?b", ".", "..", "x" * 251, "a\nb", "a\0", "\ud800", "'\""])
-def test_names_that_no_model_can_be_loaded_by(name):
-    assert not is_model_name(name)

@@ -105,7 +105,7 @@ def test_every_spec_and_every_study_s_folder_is_completed(folder, monkeypatch):
     found = parameters()
     specs = [name for name in found if name.endswith(" spec")]
     folders = [name for name in found if name.endswith((" folder", " extend"))]
-    assert (len(specs), len(folders)) == (6, 9)
+    assert (len(specs), len(folders)) == (6, 8)
     for name in specs:
         assert completions(found[name], "") == {*catalogue(), "mine.yaml", "digits-mine.yml"}, name
     for name in folders:

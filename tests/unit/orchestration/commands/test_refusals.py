@@ -12,7 +12,7 @@ from tests.support.synthetic_studies import TINY, folder_of
 
 HERE = Path(__file__).parent
 STUDY_COMMANDS = (
-    *("status", "report", "recommend", "open", "resume", "register --name digits", "ui"),
+    *("status", "report", "recommend", "open", "resume", "ui"),
     *("ui --sync", "run digits-quick --extend", "plan digits-quick --extend"),
 )
 """Commands that take a study's folder as their last word."""
@@ -33,15 +33,12 @@ PAGES = {
     ],
     "A study without a report, and one without an answer": [
         "open 'runs/a b'",
-        "register 'runs/a b' --name digits",
+        "recommend 'runs/a b' --torchrun",
     ],
     "A wish": [f"recommend runs/tiny --{wish.replace(' ', '=')}" for wish in WISHES],
     "The name of a new spec": [f"new {name or repr('')}" for name in NO_FOLDERS],
     "The file of a new spec": ["new taken", "new taken.yaml", "new link", "new none/mine", "new taken.yaml/mine"],
     "A study of the catalogue": ["new mine --from digits-quik", "new mine --from taken.yaml", "new mine --from ''"],
-    "The name of a model": [
-        f"register runs/tiny --name {name}" for name in ("a/b", "models:x", "what?", "..", "' '", "''")
-    ],
     "A job": [
         *("submit no-such-study --address http://127.0.0.1:9", "submit ../study.yaml --address http://127.0.0.1:9"),
         *(f"{JOB} --env {each}" for each in ("=1", "'a b=1'", "''", "9A", "MY-PASSWORD=hunter2", "MISSING")),

@@ -82,7 +82,7 @@ def test_what_trains_refuses_it_in_one_line(judged, here):
     spec = folder / "spec.yaml"
     for line in (
         *(["run", spec], ["plan", spec], ["resume", folder], ["submit", spec, "--address", "http://127.0.0.1:9"]),
-        *(["register", folder, "--name", "x"], ["recommend", folder, "--spec", "x.yaml"], ["ui", folder, "--sync"]),
+        *(["recommend", folder, "--spec", "x.yaml"], ["ui", folder, "--sync"]),
         *(["recommend", folder, "--torchrun"], ["run", "digits-quick", "--extend", folder], ["ui", folder]),
     ):
         done = scalestudy(*line, cwd=here)

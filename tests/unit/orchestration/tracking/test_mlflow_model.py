@@ -1,17 +1,23 @@
 """The best model in MLflow."""
 
 import logging
+import shutil
 
 import pytest
 import torch
 from torch import nn
 
+from scalestudy.orchestration.study.folders import spec_of
 from scalestudy.orchestration.study.trials import train_config
-from scalestudy.orchestration.tracking.mlflow_model import find_model, log_best_model, register_model, trained_model
-from scalestudy.orchestration.tracking.mlflow_store import open_experiment
+from scalestudy.orchestration.tracking.mlflow_model import find_model, log_best_model, trained_model
+from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedStudy, open_experiment
 from scalestudy.orchestration.tracking.server import resolve_address
+from scalestudy.training.models import build_model
 from scalestudy.training.state import save_state
-from tests.support.synthetic_studies import study_of
+from tests.support.in_process import scalestudy
+from tests.support.pages import blocks, page_text, shell_commands
+from tests.support.recordings import entries_of, whole
+from tests.support.synthetic_studies import TINY, folder_of, study_of
 
 SPEC = """
 name: tiny
@@ -45,8 +51,6 @@ def run_and_model(store, tmp_path, model):
     _, plan, _ = study_of(SPEC.format(model=model))
     client, experiment = store
     torch.manual_seed(3)
-    from scalestudy.training.models import build_model
-
     tmp_path.mkdir(exist_ok=True)
     path = tmp_path / "model.pt"
     save_state(build_model(model, (10, 1), {}), path)
@@ -87,29 +91,33 @@ def test_the_model_comes_back_for_any_batch_size_and_is_logged_once(store, tmp_p
     assert info.signature.outputs.inputs[0].shape == (-1, 10)
 
 
-def test_a_registered_model_has_its_signature_and_is_registered_once(store, tmp_path, capsys):
+def test_the_lines_that_register_the_recommended_model_are_those_of_the_page(store, tmp_path, monkeypatch):
+    """Its training is a synthetic one, of weights drawn at random; the records in MLflow are real."""
     import mlflow
 
+    shell, python = blocks(page_text("docs/mlflow.md").partition("## Register ")[2].partition("\n## ")[0])
+    advise, run = shell_commands(shell.text)
+    folder_of(tmp_path / "runs" / "my-study-1", TINY.replace("name: tiny", "name: my-study"))
+    done = scalestudy(*advise[1:], cwd=tmp_path)
+    assert (done.returncode, run[:2]) == (0, ["scalestudy", "run"]), done.stderr
+    best = folder_of(tmp_path / "runs" / "best-1", (tmp_path / run[2]).read_text("utf-8"))
+    monkeypatch.chdir(tmp_path)
     client, _ = store
-    run_id, config, path = run_and_model(store, tmp_path, "lenet")
-    assert find_model(client, run_id) is None
-    log_best_model(client, run_id, config, path)
-    model_id = find_model(client, run_id)
-    before = mlflow.get_tracking_uri()
-    assert [register_model(client, model_id, "bob's digits") for _ in range(2)] == [1, 1]
-    assert mlflow.get_tracking_uri() == before
-    (version,) = client.search_model_versions('name = "bob\'s digits"')
-    assert (version.run_id, version.source) == (run_id, f"models:/{model_id}")
-    mlflow.set_tracking_uri(client.tracking_uri)
-    try:
-        info = mlflow.models.get_model_info("models:/bob's digits/1")
-    finally:
-        mlflow.set_tracking_uri(before)
+    shutil.copy(client.tracking_uri.removeprefix("sqlite:///"), tmp_path / "mlflow.db")
+    trials = best.read_plan().by_id()
+    study = TrackedStudy(spec=spec_of(best), folder=best, trials=trials, config_of=lambda each: train_config(each, "."))
+    tracked = MlflowStore(resolve_address(None), study)
+    tracked.write(entries_of([whole(line) for line in best.read_trials()]))
+    [trial] = trials.values()
+    path = tmp_path / "model.pt"
+    save_state(build_model("lenet", (10, 1), {}), path)
+    log_best_model(tracked.client, tracked.runs[trial.trial_id], train_config(trial, "."), str(path))
+    exec(python.text)
+    (version,) = tracked.client.search_model_versions("name = 'my-model'")
+    assert (int(version.version), version.run_id) == (1, tracked.runs[trial.trial_id])
+    info = mlflow.models.get_model_info("models:/my-model/1")
     assert info.signature.inputs.inputs[0].shape == (-1, 1, 28, 28)
-    other, config, path = run_and_model(store, tmp_path / "other", "lenet")
-    log_best_model(client, other, config, path)
-    assert register_model(client, find_model(client, other), "bob's digits") == 2
-    assert capsys.readouterr().err == ""
+    assert info.signature.outputs.inputs[0].shape == (-1, 10)
 
 
 def test_a_model_that_can_not_be_exported_is_logged_as_its_parameters(store, tmp_path, caplog):

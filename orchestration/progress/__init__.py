@@ -1,5 +1,5 @@
-"""What a running study shows: its state folded from events, the live table, the log, Prometheus metrics.
+"""What a running study shows: its state folded from events, the live table, the log.
 
-Imports groups (events and the pool's snapshot), `experiments.plan`, `experiments.analysis.measures` and
+Imports groups (events), `experiments.plan`, `experiments.analysis.measures` and
 `training.records`; neither Ray Tune nor MLflow.
 """

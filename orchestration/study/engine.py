@@ -18,7 +18,7 @@ from scalestudy.orchestration.cluster.nodes import Growth, alive_nodes
 from scalestudy.orchestration.cluster.sharing import LeastUsed, reservations
 from scalestudy.orchestration.groups.actor import GroupPoolActor
 from scalestudy.orchestration.groups.host import GroupHost, GroupResources, LoopGroups, room_beside_others
-from scalestudy.orchestration.groups.model import GroupLimits, PoolSnapshot, TrialOrder
+from scalestudy.orchestration.groups.model import GroupLimits, TrialOrder
 from scalestudy.orchestration.groups.pool import PoolSettings
 from scalestudy.orchestration.study import schedule
 from scalestudy.orchestration.study.callables import modules_of
@@ -177,16 +177,6 @@ class Engine:
         except ray.exceptions.RayError:
             return True
         return self.is_lost
-
-    def pool_snapshot(self, seconds: float = 1.0) -> PoolSnapshot | None:
-        """Return the pool as it is now; None where it is gone or does not answer."""
-        import ray
-
-        try:
-            snapshot: PoolSnapshot = ray.get(self.pool.snapshot.remote(), timeout=seconds)
-        except ray.exceptions.RayError:
-            return None
-        return snapshot
 
     def waiting(self) -> dict[str, float]:
         """Return what is being started, and for how many seconds; for the live view."""

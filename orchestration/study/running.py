@@ -34,7 +34,6 @@ from scalestudy.orchestration.groups.events import (
 from scalestudy.orchestration.groups.failures import USED_WORKERS, describe
 from scalestudy.orchestration.groups.model import TrialOrder
 from scalestudy.orchestration.progress.live import Logged, Silent, View, study_log
-from scalestudy.orchestration.progress.metrics import ProgressMetrics
 from scalestudy.orchestration.progress.progress import StudyProgress
 from scalestudy.orchestration.storage.arrow_store import storage_reason
 from scalestudy.orchestration.storage.lock import StudyLock
@@ -123,11 +122,8 @@ class RunningStudy:
         study_id = self.ready.study.study_id
         summary: dict[str, Any] | None = None
         caught: list[int] = []
-        metrics = ProgressMetrics(
-            study_id, self.progress, lambda: self.engine.pool_snapshot(), lambda: self.writer.backlog
-        )
         try:
-            with study_log(self.folder.log_file, study_id), metrics, stop_signals(self.stop) as caught:
+            with study_log(self.folder.log_file, study_id), stop_signals(self.stop) as caught:
                 try:
                     how, fingerprint = self.ready.study.state, self.ready.fingerprint or None
                     self.recorder.begin(StudyBegan(how=how, origin=self.origin, fingerprint=fingerprint), self.cursor)

@@ -138,11 +138,6 @@ class TrackingWriter:
         """Queue an entry of the journal, without waiting."""
         self._queue.put(entry)
 
-    @property
-    def backlog(self) -> int:
-        """The number of entries that wait."""
-        return len(self._left) + self._queue.qsize()
-
     def abandon(self) -> None:
         """Stop writing, and leave the cursor as it is: the study now belongs to another process."""
         self._abandoned.set()

@@ -16,7 +16,6 @@ from scalestudy.experiments.study.journal import Entry, Journal
 from scalestudy.orchestration.cluster import connection as clusters
 from scalestudy.orchestration.study import study as studies
 from scalestudy.orchestration.study.study import StudyResult
-from tests.support.gauges import Scraping
 from tests.support.in_process import scalestudy
 from tests.support.preloaded import preloaded_cluster
 from tests.support.studies import ANSWERED, write_spec
@@ -74,12 +73,11 @@ def module_place(tmp_path_factory, empty_store) -> Path:
 
 @dataclass(frozen=True)
 class SmallStudy:
-    """The 2 × 2 study by the command line: where it ran, what it returned and printed, and what Prometheus read."""
+    """The 2 × 2 study by the command line: where it ran, what it returned and printed."""
 
     place: Path
     result: StudyResult
     printed: subprocess.CompletedProcess[str]
-    gauges: set[str]
 
 
 @pytest.fixture(scope="session")
@@ -87,9 +85,8 @@ def small_study(cluster, tmp_path_factory) -> SmallStudy:
     """Nobody changes it: a test that goes on with it takes a copy."""
     place = tmp_path_factory.mktemp("small")
     write_spec(place, **ANSWERED)
-    with Scraping() as scraping:
-        result, printed = run_by_command("run", "study.yaml", "--address", "local", cwd=place)
-    return SmallStudy(place, result, printed, scraping.lines)
+    result, printed = run_by_command("run", "study.yaml", "--address", "local", cwd=place)
+    return SmallStudy(place, result, printed)
 
 
 def run_by_command(*arguments: str, cwd: Path) -> tuple[StudyResult, subprocess.CompletedProcess[str]]:

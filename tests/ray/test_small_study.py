@@ -60,12 +60,6 @@ def test_its_pool_ends_though_ray_goes_on(done):
     wait_until(lambda: not named(os.getpid(), "ray::GroupPoolActor"), 10)
 
 
-def test_its_progress_could_be_read_while_it_ran(small_study, done):
-    trials = {line for line in small_study.gauges if f'study="{done.folder.name}"' in line and "_trials{" in line}
-    assert trials, sorted(small_study.gauges)
-    assert max(float(line.split()[-1]) for line in trials) in (1, 2, 3, 4)
-
-
 def test_trials_jsonl_is_written_as_designed(done, trials):
     """Its keys are those of the typed records, whose own tests name them."""
     for trial in trials:

@@ -118,7 +118,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *within("orchestration", "base", "cluster", "storage", "groups", "tracking", "progress", "study", "judging"),
         *within("experiments", "spec", "plan", "study", "judging", "report"),
         *within("experiments.analysis", "measures", "text"),
-        *("training", *within("training", "arguments", "data", "loop", "gradient_sync")),
+        *("training", *within("training", "arguments", "data", "loop")),
     },
     # the import name
     "scalestudy": {*within("orchestration", "base", "study", "judging"), *within("training", "steps", "trees")},

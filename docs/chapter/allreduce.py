@@ -3,15 +3,25 @@
 The book's "Training on Multiple GPUs": python docs/chapter/allreduce.py [--device cpu] [--quick]
 
 `get_params`, `allreduce` over a list with a tensor a device, and `split_batch`. The devices are the machine's GPUs;
-with fewer than two, the CPU stands for each. `scalestudy bench allreduce` measures how fast real processes sum.
+with fewer than two, the CPU stands for each. Last, how fast real processes sum, by the size of the message: over gloo,
+and over NCCL where there are two GPUs.
 """
 
+import os
+import statistics
+import time
 from collections.abc import Callable, Sequence
 
 import torch
-from lesson import begin, show
+import torch.distributed as dist
+from lesson import begin, milliseconds, show
+
+from scalestudy.training.distributed import Worker, on_ranks, synchronise_device
 
 LEARNING_RATE = 0.1
+WORLD_SIZES = (2, 4)  # of gloo
+MESSAGE_BYTES = tuple(4**power for power in range(5, 13))  # 1 KiB … 16 MiB
+QUICK_BYTES = (4**5, 4**8)
 
 
 def get_params(params: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
@@ -63,9 +73,52 @@ def step(reduce: Callable[[list[torch.Tensor]], None], devices: Sequence[torch.d
     return [*([int(each.item()) for each in tensors] for tensors in (entries, gradients)), is_equal]
 
 
+def time_sums(worker: Worker, sizes: Sequence[int], repeats: int) -> list[float]:
+    """Measure on each rank the median seconds of an all_reduce, for each message size in bytes, after one warm-up.
+
+    Raises RuntimeError if a sum is wrong.
+    """
+    medians: list[float] = []
+    for size in sizes:
+        tensor = torch.empty(size // 4, device=worker.device)
+        times: list[float] = []
+        for _ in range(repeats + 1):
+            tensor.fill_(worker.rank + 1.0)
+            synchronise_device(worker.device)
+            dist.barrier()
+            started = time.perf_counter()
+            dist.all_reduce(tensor)
+            synchronise_device(worker.device)
+            times.append(time.perf_counter() - started)
+        expected = worker.world_size * (worker.world_size + 1) / 2
+        if not bool((tensor == expected).all()):
+            raise RuntimeError(f"all_reduce of 1 … {worker.world_size} gave {tensor.unique().tolist()}, not {expected}")
+        medians.append(statistics.median(times[1:]))
+    return medians
+
+
+def bandwidths(size: int, seconds: float, ranks: int) -> tuple[float, float]:
+    """Return the algorithm's and the bus's bytes a second, as nccl-tests' PERFORMANCE.md defines them.
+
+    The second is what each rank of a ring sends, 2(k - 1)/k of the first.
+    """
+    return size / seconds, size / seconds * 2 * (ranks - 1) / ranks
+
+
+def rows_of(backend: str, ranks: int, quick: bool) -> list[tuple[object, ...]]:
+    """Measure the sum over so many ranks; a row for each size, with the time of the slowest rank."""
+    sizes, repeats = (QUICK_BYTES, 3) if quick else (MESSAGE_BYTES, 15)
+    times = zip(*on_ranks(ranks, time_sums, sizes, repeats, backend=backend), strict=True)
+    rows: list[tuple[object, ...]] = []
+    for size, seconds in zip(sizes, map(max, times), strict=True):
+        speeds = (f"{speed / 1e6:.1f}" for speed in bandwidths(size, seconds, ranks))
+        rows.append((backend, ranks, size // 1024, milliseconds(seconds), *speeds))
+    return rows
+
+
 def main() -> None:
-    """Print the book's examples, then the mistake beside its cure."""
-    device, _ = begin(__doc__)
+    """Print the book's examples, the mistake beside its cure, and how fast processes sum."""
+    device, quick = begin(__doc__)
     gpus = torch.cuda.device_count() if device.type == "cuda" else 0
     devices = [torch.device("cuda", number) for number in range(gpus)] if gpus > 1 else [torch.device("cpu")] * 2
 
@@ -94,6 +147,16 @@ def main() -> None:
     )
     show("The mistake and its cure", header, rows)
     print("The list looks right, and so does the first replica, on which accuracy is measured.")
+
+    settings = [("gloo", ranks) for ranks in (WORLD_SIZES[:1] if quick else WORLD_SIZES)]
+    settings += [("nccl", ranks) for ranks in range(2, gpus + 1, 2)]
+    rows = [row for backend, ranks in settings for row in rows_of(backend, ranks, quick)]
+    header = ("backend", "ranks", "message (KiB)", "time (ms)", "algorithm (MB/s)", "bus (MB/s)")
+    show("all_reduce over real processes of this machine", header, rows)
+    print("algorithm: message ÷ time; bus: × 2(k - 1)/k, what a rank of a ring sends, so that numbers of ranks compare")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if cores < max(ranks for _, ranks in settings):
+        print(f"With {cores} cores, times of more ranks than that say more about the scheduler than about sums.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`scalestudy bench`: the largest batch that a worker's memory takes, and the speed at which workers sum."""
+"""`scalestudy bench max-batch`: the largest batch that a worker's memory takes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,7 @@ from scalestudy.experiments.plan.plan import NO_STEP_TIME, TrialPlan, make_plan
 from scalestudy.experiments.spec.sweep_section import ITEMS
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError, request_error
 from scalestudy.orchestration.commands import show
-from scalestudy.orchestration.commands.bench_result import EXPERIMENT, Cell, Experiment, Run, Table
-from scalestudy.orchestration.commands.parameters import ALLREDUCE, BENCHES, MAX_BATCH
+from scalestudy.orchestration.commands.bench_result import EXPERIMENT, NAME, Experiment, Run, Table
 from scalestudy.orchestration.study.folders import read_trained_spec
 from scalestudy.orchestration.study.loop_checks import refuse_loop
 from scalestudy.orchestration.study.ready import check_callables, check_configs, check_data, known_trials
@@ -35,20 +34,9 @@ if TYPE_CHECKING:
 
     from scalestudy.training.loop.memory_fit import MaxBatch
 
-Runner = Callable[..., Experiment]
-"""A bench: it takes the device and `quick`, and returns an Experiment."""
-SCRIPTS = {
-    "async": "asynchronous.py and docs/chapter/queue_depth.py",
-    "compile": "compile.py and docs/chapter/tracing.py",
-    "export": "export.py",
-    "parallel": "parallel.py",
-    "overlap": "overlap.py",
-}
-"""Benches of earlier versions, and the scripts in docs/chapter that replace them."""
 
-
-def run_bench(runner: Runner, *, device: str = "auto", quick: bool = False, tracked: bool = True) -> Experiment:
-    """Run one experiment, and keep it in the tracking store that `run` uses.
+def run_bench(bench: MaxBatchBench, *, device: str = "auto", quick: bool = False, tracked: bool = True) -> Experiment:
+    """Run the bench, and keep it in the tracking store that `run` uses.
 
     Raises RequestError for an unknown device, and what check_reachable raises, before anything is measured. A store
     that is lost meanwhile costs the run, not the result: see `untracked`.
@@ -63,7 +51,7 @@ def run_bench(runner: Runner, *, device: str = "auto", quick: bool = False, trac
     if address:
         check_reachable(address)
     machine = _machine(place)
-    done = replace(runner(place, quick=quick), machine=machine, quick=quick)
+    done = replace(bench(place, quick=quick), machine=machine, quick=quick)
     if address is None:
         return done
     try:
@@ -81,82 +69,28 @@ def _machine(device: torch.device) -> dict[str, str]:
     return {
         "device": torch.cuda.get_device_name(device) if on_cuda else "CPU",
         "devices": str(torch.cuda.device_count() if on_cuda else 1),
-        "cores": str(usable_cores()),
+        "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1),
         "threads": str(torch.get_num_threads()),
         "torch": torch.__version__,
     }
 
 
-def usable_cores() -> int:
-    """Return the number of cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _log(done: Experiment, address: TrackingAddress) -> str:
-    """Log one run, named as the bench: its parameters, metrics, all as JSON, and what is printed. Return its id."""
+    """Log one run, by the bench's name: its parameters, metrics, all as JSON, and what is printed. Return its id."""
     from mlflow.entities import Metric
 
     client, experiment = open_experiment(address, EXPERIMENT)
     printed = io.StringIO()
     show.bench(Console(file=printed, width=100), done)
     tags = {ROLE: "bench", NOTE: f"```\n{printed.getvalue()[: NOTE_LIMIT - 8]}\n```"}
-    run_id = str(client.create_run(experiment, run_name=done.name, tags=tags).info.run_id)
-    params = {"bench": done.name, "quick": str(done.quick), **done.machine}
+    run_id = str(client.create_run(experiment, run_name=NAME, tags=tags).info.run_id)
+    params = {"bench": NAME, "quick": str(done.quick), **done.machine}
     started = client.get_run(run_id).info.start_time
     points = [Metric(key, value, started, 0) for key, value in done.metrics.items()]
     Sender(client, logger.warning).log(run_id, points, params.items())
-    client.log_dict(run_id, done.to_dict(), f"{done.name}.json")
+    client.log_dict(run_id, done.to_dict(), f"{NAME}.json")
     client.set_terminated(run_id)
     return run_id
-
-
-def find_runner(name: str, source: str | None, overrides: Sequence[str], memory_gib: float | None) -> Runner:
-    """Return what the bench of that name runs; the other arguments are max-batch's.
-
-    Raises RequestError for a name that is unknown or gone and for arguments that it does not take, and all that
-    MaxBatchBench raises.
-    """
-    if name in SCRIPTS:
-        remedy = f"in a clone of the repository run python docs/chapter/{SCRIPTS[name]}"
-        raise RequestError(f"bench {name}: is a script now", remedy)
-    if name not in BENCHES:
-        raise RequestError(f"bench: {name!r} is not known", f"choose one of {', '.join(BENCHES)}")
-    if name == MAX_BATCH:
-        return MaxBatchBench(source, overrides, memory_gib)
-    if source or overrides or memory_gib is not None:
-        raise RequestError(f"bench {name}: takes no SPEC, --set or --memory", f"give them to bench {MAX_BATCH} alone")
-    return time_allreduce
-
-
-def time_allreduce(device: torch.device, *, quick: bool = False) -> Experiment:
-    """Measure the sum over gloo, and over NCCL where there are two GPUs; on a CPU this takes some 20 s."""
-    from scalestudy.training.gradient_sync.bandwidth import WORLD_SIZES, measure_bandwidth
-
-    rows: list[tuple[Cell, ...]] = []
-    metrics: dict[str, float] = {}
-    for each in measure_bandwidth(device, quick):
-        speeds = (each.algorithm / 1e6, each.bus / 1e6)
-        rows.append((each.backend, each.world_size, each.message_bytes / 1024, 1e3 * each.seconds, *speeds))
-        name = f"{each.backend}_{each.world_size}"  # the last, largest message wins
-        metrics[f"{name}_algorithm_bytes_per_second"] = each.algorithm
-        metrics[f"{name}_bus_bytes_per_second"] = each.bus
-    header = ("backend", "ranks", "message (KiB)", "time (ms)", "algorithm bandwidth (MB/s)", "bus bandwidth (MB/s)")
-    notes = [
-        "Algorithm bandwidth: message ÷ time. Bus bandwidth, as nccl-tests define it: × 2(k - 1)/k, what a ring has to "
-        "move for each byte, so that numbers of different k compare. All ranks share this machine's cores and memory."
-    ]
-    if usable_cores() < max(WORLD_SIZES):
-        notes.append(
-            f"This machine has {usable_cores()} cores: more ranks than that wait for a core, and their times say more "
-            "about the scheduler than about the network."
-        )
-    return Experiment(
-        name=ALLREDUCE,
-        question="How fast do gradients of several devices become one sum?",
-        tables=(Table("all_reduce over real ranks, by the size of the message", header, tuple(rows)),),
-        notes=tuple(notes),
-        metrics=metrics,
-    )
 
 
 GIB = 2**30
@@ -168,10 +102,8 @@ IRRELEVANT = NO_STEP_TIME | OF_STRATEGIES | {"train.gradient_sync", "train.lr_ru
 class MaxBatchBench:
     """The experiment on a spec, to run on a device."""
 
-    def __init__(self, source: str | None, overrides: Sequence[str] = (), memory_gib: float | None = None) -> None:
-        """Check the arguments. Raises SpecError or RequestError: no spec, no data, or a limit that is not a limit."""
-        if source is None:
-            raise RequestError("bench max-batch: no study is named", "write scalestudy bench max-batch SPEC")
+    def __init__(self, source: str, overrides: Sequence[str] = (), memory_gib: float | None = None) -> None:
+        """Check the arguments. Raises SpecError or RequestError: a bad spec, no data, a limit that is not a limit."""
         if memory_gib is not None and not memory_gib > 0:
             raise RequestError(f"--memory: {memory_gib:g} GiB is not above 0", "give the GiB that a worker may use")
         spec = read_trained_spec(source, overrides)
@@ -202,7 +134,6 @@ class MaxBatchBench:
             ]
             tables.append(Table(f"What was tried: {way}", ("batch", "outcome", "peak memory, GiB"), tuple(tries)))
         return Experiment(
-            name=MAX_BATCH,
             question=f"What is the largest batch that fits one worker's memory in {self._study}?",
             tables=tuple(tables),
             notes=_notes(device),

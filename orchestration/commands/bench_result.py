@@ -1,4 +1,4 @@
-"""What a bench found on one machine: tables, notes and metrics, and the run in MLflow that keeps them."""
+"""What `bench max-batch` found on one machine: tables, notes and metrics, and the run in MLflow that keeps them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 
 from scalestudy.orchestration.base.errors import StudyError
 
+NAME = "max-batch"
+"""The bench, as on the command line; the name of its run in MLflow."""
 EXPERIMENT = "scalestudy-bench"
-"""MLflow's experiment of all benches."""
+"""MLflow's experiment of it."""
 Cell = str | int | float | None
 """A cell of a table; None: not measured here."""
 
@@ -35,7 +37,6 @@ class Run:
 class Experiment:
     """The results of a bench on one machine, and where they are kept."""
 
-    name: str  # as on the command line
     question: str
     tables: tuple[Table, ...]
     notes: tuple[str, ...]  # what holds on this machine, a sentence or two each
@@ -49,7 +50,7 @@ class Experiment:
         """Return plain data, for --json and as the run's artifact."""
         facts = asdict(replace(self, untracked=None))
         del facts["untracked"]
-        return facts
+        return {"name": NAME, **facts}
 
     @property
     def measured_on(self) -> str:

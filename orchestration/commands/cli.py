@@ -26,14 +26,12 @@ from scalestudy.orchestration.commands.parameters import (
     LATEST,
     Address,
     AsJson,
-    BenchsSpec,
     BudgetText,
     By,
     CatalogueStudy,
     DataSet,
     Device,
     DoctorsSpec,
-    Experiment,
     Extended,
     Folder,
     JudgedSources,
@@ -97,6 +95,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+bench_app = typer.Typer(help="What fits a worker's memory.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
 
 
 @app.callback()
@@ -523,14 +523,11 @@ def doctor(
     raise typer.Exit(ExitCode.SOME_FAILED if any(finding.broken for finding in findings) else ExitCode.DONE)
 
 
-@app.command()
-def bench(
-    name: Experiment,
-    spec: BenchsSpec = None,
+@bench_app.command("max-batch")
+def max_batch(
+    spec: Spec,
     set_: Overrides = None,
-    memory: Annotated[
-        float | None, typer.Option(help="For max-batch on a CPU: GiB that a worker may use.", metavar="GIB")
-    ] = None,
+    memory: Annotated[float | None, typer.Option(help="On a CPU: GiB that a worker may use.", metavar="GIB")] = None,
     device: Device = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes, to try it; the figures mean little.")] = False,
     track: Annotated[
@@ -538,11 +535,10 @@ def bench(
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Find the largest batch that fits a worker's memory, or measure how fast workers of this machine sum."""
-    from scalestudy.orchestration.commands.bench import find_runner, run_bench
+    """Find the largest batch that fits a worker's memory. Makes whole steps of a study's training."""
+    from scalestudy.orchestration.commands.bench import MaxBatchBench, run_bench
 
-    runner = find_runner(name, spec, set_ or (), memory)
-    done = run_bench(runner, device=device, quick=quick, tracked=track)
+    done = run_bench(MaxBatchBench(spec, set_ or (), memory), device=device, quick=quick, tracked=track)
     _print(done.to_dict, as_json, lambda: show.bench(Console(), done))
     if done.untracked:
         raise done.untracked

@@ -23,8 +23,6 @@ Completion = Callable[[str], list[str]]
 
 STUDY_MARK = "plan.json"
 """The file that marks a folder as a study's."""
-BENCHES = (MAX_BATCH, ALLREDUCE) = ("max-batch", "allreduce")
-"""The names that `bench` takes."""
 MOST_NEXT = 50
 """Most trainings of `--next`. Each is chosen as if those before it had shown what is expected of them."""
 LATEST = "latest"
@@ -91,9 +89,6 @@ ValidatedSpec = Annotated[
     str | None, typer.Argument(metavar="SPEC", help="A spec file, or a study of the catalogue.", autocompletion=specs)
 ]
 DoctorsSpec = Annotated[str, typer.Argument(metavar="[SPEC]", help="Study to check for.", autocompletion=specs)]
-BenchsSpec = Annotated[
-    str | None, typer.Argument(metavar="[SPEC]", help="For max-batch: the study.", autocompletion=specs)
-]
 CatalogueStudy = Annotated[
     str | None,
     typer.Option("--from", metavar="STUDY", help="Begin from a study of the catalogue.", autocompletion=studies),
@@ -129,14 +124,6 @@ Extended = Annotated[
 Rehearsal = Annotated[
     bool,
     typer.Option("--rehearsal/--no-rehearsal", help="Try your own code on the CPU, before the start."),
-]
-Experiment = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME",
-        help=f"{' or '.join(BENCHES)}.",
-        autocompletion=words(*BENCHES),
-    ),
 ]
 DataSet = Annotated[
     str,

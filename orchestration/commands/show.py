@@ -12,7 +12,7 @@ from rich.text import Text
 from scalestudy.experiments.plan.plan import label, short_name
 from scalestudy.experiments.spec.sweep_section import ITEMS
 from scalestudy.orchestration.base.errors import ExitCode, first_line
-from scalestudy.orchestration.commands.bench_result import EXPERIMENT
+from scalestudy.orchestration.commands.bench_result import EXPERIMENT, NAME
 
 if TYPE_CHECKING:
     from scalestudy.experiments.plan.plan import Plan
@@ -259,20 +259,15 @@ def bench(console: Console, done: Experiment) -> None:
     for note in done.notes:
         console.print(Text(f"- {note}"), soft_wrap=True)
     if done.mlflow.run_id:
-        place = f"run {done.name} of {EXPERIMENT} in {done.mlflow.tracking_uri}"
+        place = f"run {NAME} of {EXPERIMENT} in {done.mlflow.tracking_uri}"
         console.print(Text(f"MLflow: {place}"), soft_wrap=True)
 
 
 def cell_text(cell: Cell) -> str:
-    """Return four significant digits, without an exponent for common sizes; a dash where nothing was measured."""
+    """Return a number of GiB with four digits, others as they are; a dash where nothing was measured."""
     if cell is None:
         return "–"
-    if isinstance(cell, str | int):
-        return str(cell)
-    if cell == 0 or 1e-4 <= abs(cell) < 1e9:
-        whole = abs(cell) >= 1000
-        return f"{cell:,.0f}" if whole else f"{cell:.4g}"
-    return f"{cell:.3g}"
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
 
 
 def bytes_text(size: int) -> str:

@@ -17,6 +17,7 @@ def test_every_way_of_training_has_its_largest_batch(tmp_path):
     done = process("bench", "max-batch", str(spec), "--memory", "1", "--quick", "--json", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
+    assert found["name"] == "max-batch"
     answers, *tries = found["tables"]
     assert [row[:3] for row in answers["rows"]] == [[f"train.accumulation={parts}", 64, "yes"] for parts in (1, 4)]
     assert [row[0] for row in tries[0]["rows"]] == [2, 4, 8, 16, 32, 64]
@@ -26,7 +27,6 @@ def test_every_way_of_training_has_its_largest_batch(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["max-batch"], "no study is named; write scalestudy bench max-batch SPEC"),
         (["max-batch", "digits-quick"], "a CPU needs a limit; add --memory GIB"),
         (["max-batch", "digits-quick", "--memory", "0"], "0 GiB is not above 0"),
     ],

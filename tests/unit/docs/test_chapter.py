@@ -7,9 +7,13 @@ import re
 import subprocess
 import sys
 from functools import cache
+from types import ModuleType
 
 import pytest
+import torch
+import torch.distributed as dist
 
+from scalestudy.training.distributed import Worker
 from tests.support.pages import page_names, page_text
 from tests.support.studies import REPOSITORY
 
@@ -39,6 +43,12 @@ def rows(name: str, heading: str) -> list[list[str]]:
     return found
 
 
+def script(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
+    """A script, or what the scripts share, as a module."""
+    monkeypatch.syspath_prepend(str(CHAPTER))
+    return importlib.import_module(name)
+
+
 def numbers(cells: list[str]) -> list[float]:
     return [float(cell) for cell in cells]
 
@@ -58,11 +68,10 @@ def test_a_script_begins_with_its_question_and_tells_where_it_runs(name: str) ->
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    monkeypatch.syspath_prepend(str(CHAPTER))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr(sys, "argv", ["overlap.py", "--device", "cuda"])
     with pytest.raises(SystemExit, match="2"):
-        importlib.import_module("lesson").begin("What is hidden?")
+        script(monkeypatch, "lesson").begin("What is hidden?")
     assert "there is no CUDA device here; choose cpu" in capsys.readouterr().err
 
 
@@ -169,3 +178,25 @@ def test_the_book_s_functions_print_what_the_book_prints() -> None:
         ["cpu", "[[2.0, 2.0]]", "[[3.0, 3.0]]"],
     ]
     assert "[[10, 11, 12, 13, 14], [15, 16, 17, 18, 19]]  [2, 3]" in printed("allreduce")
+
+
+def test_processes_sum_and_their_speeds_follow_from_message_and_time() -> None:
+    found = rows("allreduce", "backend")
+    assert [cells[:3] for cells in found] == [["gloo", "2", "1"], ["gloo", "2", "64"]]  # ranks, KiB
+    for _, *cells in found:
+        _, size, taken, algorithm, bus = numbers(cells)
+        assert algorithm == pytest.approx(size * 1024 / (taken / 1e3) / 1e6, rel=1e-3, abs=0.06)  # MB/s
+        assert bus == algorithm  # 2(k - 1)/k = 1 of two ranks
+
+
+def test_bandwidths_are_those_of_nccl_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    bandwidths = script(monkeypatch, "allreduce").bandwidths
+    assert bandwidths(8_000_000, 0.004, 2) == (2e9, 2e9)  # 8 MB in 4 ms; 2 · (2 - 1) ÷ 2 = 1
+    assert bandwidths(8_000_000, 0.004, 4) == (2e9, 3e9)  # 2 · (4 - 1) ÷ 4 = 1.5
+
+
+def test_a_wrong_sum_of_processes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "barrier", lambda: None)
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor: None)
+    with pytest.raises(RuntimeError, match=r"all_reduce of 1 … 2 gave \[1\.0\], not 3"):
+        script(monkeypatch, "allreduce").time_sums(Worker(0, 2, torch.device("cpu")), (1024,), 1)

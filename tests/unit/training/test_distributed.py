@@ -18,6 +18,7 @@ from scalestudy.training.distributed import (
     gather_rows,
     gather_texts,
     largest_difference_from_first,
+    on_ranks,
     stop_process_group,
 )
 from tests.support.gloo import GlooPool
@@ -139,3 +140,16 @@ def test_a_worker_that_is_not_the_process_groups_is_refused(ranks: GlooPool) -> 
 def test_impossible_workers_are_refused(rank: int, world_size: int, threads: int) -> None:
     with pytest.raises(ValueError, match=r"rank|threads"):
         Worker(rank, world_size, torch.device("cpu"), threads)
+
+
+def rank_or_fail(worker: Worker, failing: int) -> tuple[int, int, int]:
+    if worker.rank == failing:
+        raise LookupError(f"rank {worker.rank} has had enough")
+    return worker.rank, worker.world_size, torch.get_num_threads()
+
+
+@pytest.mark.slow
+def test_a_function_runs_on_every_rank() -> None:
+    assert on_ranks(2, rank_or_fail, -1) == [(0, 2, 1), (1, 2, 1)]
+    with pytest.raises(LookupError, match="rank 0 has had enough"):
+        on_ranks(1, rank_or_fail, 0)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
 from rich.console import Console
@@ -53,27 +53,16 @@ if TYPE_CHECKING:
 
 
 class Commands(TyperGroup):
-    """The commands in the order in which `--help` lists them. A removed name is refused with its successor."""
+    """The commands in the order in which `--help` lists them."""
 
     ORDER = (
         *("run", "judge", "resume", "submit", "plan", "validate", "new", "list", "status", "open", "report"),
         *("recommend", "ui", "doctor", "data", "bench"),
     )
-    REMOVED: ClassVar = {
-        "inspect": "scalestudy plan SPEC --rehearse",
-        "schema": "scalestudy validate --schema",
-        "sync": "scalestudy ui DIR --sync",
-    }
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return every command's name, in order."""
         return [*self.ORDER]
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Find the command that is typed. Raise RequestError for one that earlier versions had."""
-        if args and (successor := self.REMOVED.get(args[0])):
-            raise RequestError(f"{args[0]}: is not a command any more", f"type {successor}")
-        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Invoke a command. By itself Typer ends every one that is stopped without a word, and with Ctrl-C's status."""

@@ -170,9 +170,6 @@ def test_every_command_is_listed():
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        (("inspect", "digits-quick"), "inspect: is not a command any more; type scalestudy plan SPEC --rehearse\n"),
-        (("schema",), "schema: is not a command any more; type scalestudy validate --schema\n"),
-        (("sync", "latest", "--json"), "sync: is not a command any more; type scalestudy ui DIR --sync\n"),
         (("validate",), "SPEC: is missing; name a spec file, or a study of the catalogue\n"),
         (
             ("validate", "x.yaml", "--schema"),

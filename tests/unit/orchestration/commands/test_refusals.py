@@ -24,6 +24,7 @@ WISHES = (
 )
 JOB = "submit digits-quick --address http://127.0.0.1:9"
 PAGES = {
+    "A command that is not there": ["rnu digits-quick", "train digits-quick", "data ftch mnist"],
     "A folder that is no study's": [f"{command} runs" for command in STUDY_COMMANDS],
     "A place without a study": [f"{command} empty/latest" for command in STUDY_COMMANDS],
     "The usual places without a study": [f"{command} latest" for command in STUDY_COMMANDS],

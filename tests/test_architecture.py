@@ -283,7 +283,7 @@ SPEC = ["training", "training.config", "training.registry", "experiments.spec.re
             {"torch", "ray", "mlflow", "matplotlib", "scipy"},
         ),
         (SPEC, {*TORCH, "ray", "mlflow", "matplotlib", "scipy", "pandas"}),
-        (["experiments.report"], {"torch", "ray", "mlflow"}),
+        (["experiments.report"], {"torch", "ray", "mlflow", "matplotlib"}),
     ],
     ids=["what Ray unpickles from", "the command line", "a spec", "a report"],
 )

@@ -5,7 +5,7 @@ Imports all of experiments.
 
 import gc
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,10 @@ from typing import Any
 from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.measures.parts import finite
 from scalestudy.experiments.report.analysed import AnalysedStudy
-from scalestudy.experiments.report.drawing import Drawn
-from scalestudy.experiments.report.efficiency_figure import efficiency_figure
 from scalestudy.experiments.report.page import render_page
-from scalestudy.experiments.report.phases_figure import phases_figure
-from scalestudy.experiments.report.steps_figure import steps_figure
-from scalestudy.experiments.report.time_figures import predictions_figure, time_map_figure
 from scalestudy.experiments.study.folder import StudyFolder
 
-__all__ = ["draw", "write_report"]
+__all__ = ["write_report"]
 
 
 @contextmanager
@@ -61,20 +56,9 @@ def write_report(
     why = fresh_workers if fresh_workers is not None else _earlier_fresh_workers(folder)
     study = AnalysedStudy.of(folder, wall, fresh_workers=why, include_flagged=include_flagged, analysis=analysis)
     folder.write_json(folder.summary_file, study.summary)
-    page = render_page(study.summary, draw(study.summary), study.spec_yaml, study.page_data())
+    page = render_page(study.summary, study.spec_yaml, study.page_data())
     folder.write_text(folder.report_file, page)
     return folder.report_file
-
-
-def draw(summary: Mapping[str, Any]) -> list[Drawn]:
-    """Return the figures that the page's script does not draw. One that can't be drawn has only its reason."""
-    return [
-        phases_figure(summary),
-        predictions_figure(summary),
-        efficiency_figure(summary),
-        time_map_figure(summary),
-        steps_figure(summary),
-    ]
 
 
 def _earlier_wall_seconds(folder: StudyFolder) -> float | None:

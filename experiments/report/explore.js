@@ -6,14 +6,13 @@
   if (!source) return;
   const data = JSON.parse(source.textContent),
     { cells, keys, metric, targets } = data;
+  const { Figure, css, element, measured, save, three } = drawing;
   const [WORKERS, BATCH, RATE] = [0, 1, 2],
     count = cells.label.length,
     every = [...Array(count).keys()];
   const sizes = [...new Set(cells.params.map((params) => params[WORKERS]))].sort((a, b) => a - b);
-  const MOST_SQUARES = 12,
-    SHAPES = ["circle", "square", "triangle", "diamond", "down"]; // one fewer than colours: 30 sizes differ
+  const SHAPES = ["circle", "square", "triangle", "diamond", "down"]; // one fewer than colours: 30 sizes differ
   const rates = ["samples_per_second", "tokens_per_second"].filter((key) => key in cells);
-  const measured = (number) => number !== null && number !== undefined;
   // Of the curves: words, the columns of a curve, solid and dotted, and whether a target is one of their values.
   const TITLE = metric.named_by_others ? metric.name : `test ${metric.name}`;
   const CLOCK = data.evaluation_timed ? "seconds" : "training seconds, evaluation left out"; // others may time it
@@ -23,7 +22,6 @@
     { name: "loss", words: "train and test loss", columns: ["test_loss", "train_loss"], targeted: metric.name === "loss" },
     { name: "rate", words: "learning rate", columns: ["learning_rate"], targeted: false },
   ].filter(({ columns }) => data.curves.some((curve) => columns.some((key) => (curve[key] || []).some(measured))));
-  const { Figure, MARGIN, css, element, save, three } = drawing;
   const MEMORY = "study-view " + data.study.id;
   // MLflow shows the page in a frame without an origin, which may neither save files nor open windows.
   const sandboxed = self !== top && self.origin === "null";
@@ -123,9 +121,13 @@
     roles: rolesOf,
     colour,
     shape,
+    shown,
     chosen: () => state.chosen,
     choose: (chosen) => change({ chosen }),
   };
+  // Why no cell has a time at this answer's target; null: one has.
+  const untimed = ({ target, seconds: times, reached }) =>
+    times.some(measured) ? null : `no cell ${reached.some(Boolean) ? "has a time to" : "reached"} ${target}`;
   const figures = {
     curves(figure) {
       const { words, columns, targeted } = drawnQuantity();
@@ -168,15 +170,13 @@
         });
         points.forEach(([x, y]) => figure.mark(cell, figure.x.at(x), figure.y.at(y)));
       }
-      figure.box.querySelector(".now").textContent =
-        columns.length > 1 ? "Dotted: the training loss, taken before each update." : "";
+      if (columns.length > 1) figure.now("Dotted: the training loss, taken before each update.");
       return true;
     },
     pareto(figure) {
       const answer = asked(),
         there = answer ? every.filter((cell) => shown(cell) && answer.seconds[cell] > 0) : [];
-      if (answer && answer.seconds.every((time) => time === null))
-        return `no cell ${answer.reached.some(Boolean) ? "has a time to" : "reached"} ${answer.target}`;
+      if (answer && untimed(answer)) return untimed(answer);
       if (!there.length) return false;
       figure.axes(
         { values: there.map((cell) => answer.seconds[cell]), log: true, label: `training seconds to ${answer.target}` },
@@ -195,129 +195,60 @@
       there
         .sort((a, b) => weight(a) - weight(b))
         .forEach((cell) => figure.point(cell, answer.seconds[cell], work(cell)));
-      names(figure, there);
-      return true;
-    },
-    speedup(figure) {
-      const groups = new Map();
-      for (const row of data.timings) {
-        const cell = row.cells.includes(state.chosen) ? state.chosen : row.cells.find(shown);
-        if (cell === undefined || !shown(cell)) continue;
-        const rest = JSON.stringify(row.rest);
-        groups.set(rest, [...(groups.get(rest) || []), { ...row, cell }]);
-      }
-      const lines = [...groups.values()].filter((rows) => rows.length > 1);
-      if (!lines.length) return false;
-      const rows = lines.flat(),
-        workers = [...new Set(rows.map((row) => row.workers))].sort((a, b) => a - b);
-      const most = workers.at(-1),
-        log = most >= 16;
-      figure.axes(
-        { values: workers, log, exact: workers.length <= 10 ? workers : null, from: log ? null : 0, label: "workers" },
-        {
-          values: [...rows.map((row) => row.speedup), 1],
-          log,
-          from: log ? null : 0,
-          label: "speed-up over one worker",
-        },
-      );
-      const top = Math.min(most, figure.y.high);
-      figure.line(
-        [
-          [1, 1],
-          [top, top],
-        ],
-        { stroke: css("--soft"), "stroke-dasharray": "3 3" },
-      );
-      figure.text("ideal", figure.x.at(top) - 6, figure.y.at(top) + 12, { "text-anchor": "end" });
-      for (const line of lines) {
-        line.sort((a, b) => a.workers - b.workers);
-        figure.line(
-          line.map((row) => [row.workers, row.speedup]),
-          { stroke: css("--soft"), "stroke-width": 1.2 },
-        );
-        line.forEach((row) => figure.point(row.cell, row.workers, row.speedup, 4.5));
-        const last = line.at(-1);
-        if (lines.length <= 6) {
-          const [x, y] = [figure.x.at(last.workers) - 9, figure.y.at(last.speedup) - 8];
-          figure.text(`batch ${last.rest.batch_size}`, x, y, { "text-anchor": "end" });
-        }
+      for (const cell of there.filter((each) => rolesOf(each).length)) {
+        const { x, y } = figure.marks.find((mark) => mark.cell === cell);
+        const looks = { fill: css("--ink"), "font-size": 12, "font-weight": 600 };
+        figure.note(rolesOf(cell).join(", "), x + 4, y - 14, looks, [0, 1, -1, 2, -2, 3]);
       }
       return true;
     },
     rates(figure) {
       const answer = asked(),
-        timed = answer && every.some((cell) => answer.seconds[cell] !== null);
-      const figureOf = (cell) => (timed ? answer.seconds[cell] : cells.metric[cell] && cells.metric[cell][0]);
-      const sign = timed || metric.mode === "min" ? 1 : -1;
-      const there = every.filter(shown),
-        squares = new Map();
-      for (const cell of there) {
-        const key = `${cells.params[cell][BATCH]} ${cells.params[cell][RATE]}`,
-          held = squares.get(key);
-        const worth = (each) =>
-          figureOf(each) === null || figureOf(each) === undefined ? Infinity : sign * figureOf(each);
-        if (held === undefined || worth(cell) < worth(held)) squares.set(key, cell);
-      }
-      const batches = [...new Set(there.map((cell) => cells.params[cell][BATCH]))].sort((a, b) => a - b);
-      const rates = [...new Set(there.map((cell) => cells.params[cell][RATE]))].sort((a, b) => a - b);
+        there = every.filter(shown);
       if (!there.length) return false;
-      const known = [...squares.values()].map(figureOf).filter((each) => each !== null && each !== undefined);
-      const [best, worst] = [
-        Math.min(...known.map((each) => sign * each)),
-        Math.max(...known.map((each) => sign * each)),
-      ];
-      const width = (figure.width - MARGIN.left - MARGIN.right) / rates.length,
-        height = (figure.height - MARGIN.top - MARGIN.bottom) / batches.length;
-      const thin = (names, place) => place % Math.ceil(names.length / MOST_SQUARES) === 0;
-      for (const cell of squares.values()) {
-        const [column, row] = [rates.indexOf(cells.params[cell][RATE]), batches.indexOf(cells.params[cell][BATCH])];
-        const [x, y] = [MARGIN.left + column * width, figure.height - MARGIN.bottom - (row + 1) * height],
-          number = figureOf(cell);
-        const strength =
-          number === null || number === undefined ? 0 : worst > best ? 1 - (sign * number - best) / (worst - best) : 1;
-        const stroke = cell === state.chosen ? css("--ink") : rolesOf(cell).length ? css("--accent") : "none";
-        figure.svg.append(
-          element("svg:rect", {
-            x: x + 1.5,
-            y: y + 1.5,
-            width: Math.max(1, width - 3),
-            height: Math.max(1, height - 3),
-            fill: css("--ink"),
-            "fill-opacity": 0.04 + 0.3 * strength,
-            "data-cell": cell,
-          }),
-        );
-        if (stroke !== "none")
-          figure.svg.append(
-            element("svg:rect", {
-              x: x + 2,
-              y: y + 2,
-              width: Math.max(1, width - 4),
-              height: Math.max(1, height - 4),
-              fill: "none",
-              stroke,
-              "stroke-width": 2.5,
-            }),
-          );
-        if (rates.length <= MOST_SQUARES && batches.length <= MOST_SQUARES && width > 38) {
-          const words = number === null || number === undefined ? "–" : timed ? seconds(number) : metricText(number);
-          figure.text(words, x + width / 2, y + height / 2 + 4, { fill: css("--ink") });
-        }
-        figure.mark(cell, x + width / 2, y + height / 2);
-      }
-      const floor = figure.height - MARGIN.bottom;
-      rates.forEach((rate, place) => {
-        if (thin(rates, place)) figure.text(rate, MARGIN.left + (place + 0.5) * width, floor + 17);
-      });
-      batches.forEach((batch, place) => {
-        const y = floor - (place + 0.5) * height + 4;
-        if (thin(batches, place)) figure.text(batch, MARGIN.left - 7, y, { "text-anchor": "end" });
-      });
-      figure.labels("learning rate", "batch size, all workers");
-      figure.box.querySelector(".now").textContent = timed
-        ? `Seconds to ${answer.target}; each square is its soonest cell.`
-        : `${TITLE[0].toUpperCase()}${TITLE.slice(1)}; each square is its best cell.`;
+      const timed = answer && every.some((cell) => answer.seconds[cell] !== null);
+      const number = (cell) => (timed ? answer.seconds[cell] : cells.metric[cell] && cells.metric[cell][0]);
+      const sign = timed || metric.mode === "min" ? 1 : -1;
+      const words = (cell) => (timed ? seconds(number(cell)) : metricText(number(cell)));
+      charts.squares(
+        figure,
+        data.maps.rates,
+        there,
+        (cell) => (measured(number(cell)) ? sign * number(cell) : null),
+        (cell) => [measured(number(cell)) ? words(cell) : "–"],
+      );
+      figure.now(
+        timed
+          ? `Seconds to ${answer.target}; each square is its soonest cell.`
+          : `${TITLE[0].toUpperCase()}${TITLE.slice(1)}; each square is its best cell.`,
+      );
+      return true;
+    },
+    time_to_target(figure) {
+      const answer = asked(),
+        { target, seconds: times, reached, met_last: last, seeds } = answer,
+        there = every.filter((cell) => shown(cell) && seeds[cell]);
+      if (untimed(answer)) return untimed(answer);
+      if (!there.length) return false;
+      const time = (cell) => `${seconds(times[cell])}${cells.flags[cell].length ? "†" : ""}`,
+        logarithm = (cell) => (times[cell] > 0 ? Math.log(times[cell]) : times[cell]);
+      const lines = (cell) =>
+        measured(times[cell])
+          ? [time(cell), `lr ${three(cells.params[cell][RATE])}`, ...rolesOf(cell).slice(0, 1)]
+          : last[cell]
+            ? ["met at the last", "evaluation"]
+            : ["not reached"];
+      const drawn = charts.squares(figure, data.maps.time_to_target, there, logarithm, lines),
+        timed = drawn.filter((cell) => measured(times[cell])).sort((a, b) => times[a] - times[b]);
+      const ends = [...new Set([timed[0], timed.at(-1)])].filter(measured),
+        between = ends.map((cell) => `${time(cell)} (${cells.label[cell]})`).join(" to ");
+      const trained = drawn.filter((cell) => !cells.lent[cell]),
+        sum = (numbers) => trained.reduce((whole, cell) => whole + numbers[cell], 0),
+        missed = sum(seeds) - sum(reached);
+      figure.now(
+        `Training seconds to ${target} at the rate (lr) that is soonest there: ${between || "none is known"}` +
+          `${missed ? `; ${missed} of ${sum(seeds)} seeds at these rates never got there` : ""}.`,
+      );
       return true;
     },
     memory(figure) {
@@ -336,28 +267,6 @@
     },
   };
   const weight = (cell) => (cell === state.chosen ? 2 : 0) + (rolesOf(cell).length ? 1 : 0);
-
-  function names(figure, there) {
-    const taken = [];
-    for (const cell of there.filter((each) => rolesOf(each).length)) {
-      const mark = figure.marks.find((each) => each.cell === cell),
-        words = rolesOf(cell).join(", "),
-        width = words.length * 6.4;
-      const left = mark.x + 14 + width > figure.width - MARGIN.right;
-      let y = mark.y - 10;
-      while (taken.some(([x, other]) => Math.abs(other - y) < 14 && Math.abs(x - mark.x) < 220)) y += 15;
-      taken.push([mark.x, y]);
-      figure.text(words, mark.x + (left ? -13 : 13), y, {
-        "text-anchor": left ? "end" : "start",
-        fill: css("--ink"),
-        "font-size": 12,
-        "font-weight": 600,
-        stroke: css("--paper"),
-        "stroke-width": 3,
-        "paint-order": "stroke",
-      });
-    }
-  }
 
   // ---- controls ----
   const controls = document.getElementById("controls"),
@@ -537,14 +446,10 @@
 
   document.getElementById("explorer").hidden = false; // before the figures ask how wide they are
   for (const box of document.querySelectorAll("figure[data-figure]")) {
-    drawn.push(new Figure(box, figures[box.dataset.figure], view));
+    const name = box.dataset.figure;
+    drawn.push(new Figure(box, figures[name] || ((figure) => charts.draw(figure, data.figures[name])), view));
   }
   choices();
   update();
-  let waiting = 0;
-  addEventListener("resize", () => {
-    clearTimeout(waiting);
-    waiting = setTimeout(() => drawn.forEach((figure) => figure.draw()), 100);
-  });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((figure) => figure.draw()));
 })();

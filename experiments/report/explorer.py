@@ -21,6 +21,7 @@ from scalestudy.experiments.analysis.text.answer import chosen_lines
 from scalestudy.experiments.analysis.text.sentences import best_rows
 from scalestudy.experiments.plan.plan import short_name, value_text
 from scalestudy.experiments.report.curves import curves_of
+from scalestudy.experiments.report.maps import squares
 from scalestudy.experiments.study.mlflow_filters import cell_filter
 
 MOST_TARGETS = 25
@@ -69,10 +70,10 @@ def explorer_data(
 ) -> dict[str, Any]:
     """Return the page's data.
 
-    Study, metric, period (as words name it), unit, keys, cells, curves, timings, targets, and the answered one.
+    Study, metric, period (as words name it), unit, keys, cells, curves, maps, targets, and the answered one.
 
     summary: of the analysis. more_targets: with targets between the spec's (`slider_targets`).
-    runs_page: of the study's experiment in MLflow. cells: see `_cell_columns`. timings: speed-up by size. targets: see
+    runs_page: of the study's experiment in MLflow. cells: see `_cell_columns`. maps: see `squares`. targets: see
     `_answer`. runs: that page, and a filter for each cell; null without a page. evaluation_timed: of runs that
     others made and of a Ray Train loop, whose times include it.
     """
@@ -84,6 +85,7 @@ def explorer_data(
     answers = [_answer(analysis, target, place) for target in targets]
     study_id = summary["study"]["study_id"]
     answered, columns = summary["recommendation"]["target"], _cell_columns(cells, summary)
+    workers, batches, rates = ([row["params"][key] for row in summary["cells"]] for key in SIZE_KEYS)
     filters = [None if cell.lent else cell_filter(cell.params, study_id) for cell in cells]
     return {
         "study": {"name": summary["study"]["name"], "id": study_id},
@@ -97,16 +99,10 @@ def explorer_data(
         ],
         "cells": columns,
         "curves": _curves(cells, best_rows(summary, MOST_CURVES)),
-        "timings": [
-            {
-                "cells": [place[label] for label in row["cells"]],
-                "workers": row["params"]["num_gpus"],
-                "rest": {key: value for key, value in row["params"].items() if key != "num_gpus"},
-                "speedup": brief(row["speedup"]),
-            }
-            for row in summary["timings"]
-            if row["speedup"] is not None and row["scaling"] in ("base", "strong")
-        ],
+        "maps": {
+            "rates": squares(rates, batches, x_label="learning rate"),
+            "time_to_target": squares(workers, batches, x_label="workers"),
+        },
         "targets": answers,
         "runs": runs_page and {"page": runs_page, "filters": filters},
         "answered": targets.index(answered) if answered in targets else None,

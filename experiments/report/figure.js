@@ -1,13 +1,16 @@
-// One figure of the page: axes, lines, marks, and how pointer and arrow keys find cells in it. It knows no study: what it
-// has to know of a cell it asks its view (title, facts, roles, colour, shape, chosen, choose).
+// One figure of the page: axes, lines, marks, a legend, and how pointer and arrow keys find marks in it. It knows no
+// study: what it has to know of a cell it asks its view (title, facts, roles, colour, shape, shown, chosen, choose).
 const drawing = (() => {
   const HEIGHT = 300,
     MARGIN = { left: 58, right: 14, top: 14, bottom: 42 },
+    LEGEND_LINE = 19,
+    LETTER = 6.7, // pixels of a letter of the usual size, about
     NEAR = 40; // pixels from which on a mark is pointed at
   const LEAST_RATIO = 4; // of a log axis: on less, small differences look large
 
+  const measured = (number) => number !== null && number !== undefined;
   const three = (number) =>
-    number === null || number === undefined
+    !measured(number)
       ? "–"
       : Math.abs(number) >= 999.5 && Math.abs(number) < 1e6
         ? Math.round(number).toLocaleString("en")
@@ -18,7 +21,7 @@ const drawing = (() => {
       ? document.createElementNS("http://www.w3.org/2000/svg", name.slice(4))
       : document.createElement(name);
     for (const [key, text] of Object.entries(attributes || {}))
-      if (text !== null && text !== undefined) made.setAttribute(key, text);
+      if (measured(text)) made.setAttribute(key, text);
     made.append(...children);
     return made;
   };
@@ -29,6 +32,8 @@ const drawing = (() => {
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => colours.clear());
 
+  const painted = (colour, hollow) =>
+    hollow ? { fill: css("--paper"), stroke: colour, "stroke-width": 1.8 } : { fill: colour, "fill-opacity": 0.85 };
   function marker(x, y, shape, size, attributes) {
     const path = {
       circle: `M${x - size} ${y}a${size} ${size} 0 1 0 ${2 * size} 0a${size} ${size} 0 1 0 ${-2 * size} 0`,
@@ -84,12 +89,8 @@ const drawing = (() => {
     }
     const place = (number) => (log ? Math.log(number) : number);
     const at = (number) => start + ((place(number) - place(low)) / (place(high) - place(low))) * (end - start);
-    return {
-      at,
-      ticks: exact || ticks(low, high, log, Math.max(3, Math.round(Math.abs(end - start) / (start > end ? 50 : 80)))),
-      low,
-      high,
-    };
+    const most = Math.max(3, Math.round(Math.abs(end - start) / (start > end ? 40 : 80)));
+    return { at, ticks: exact ? [...exact].sort((a, b) => a - b) : ticks(low, high, log, most), low, high };
   }
 
   class Figure {
@@ -112,18 +113,28 @@ const drawing = (() => {
       this.plot.addEventListener("blur", () => {
         this.tip.hidden = true;
       });
-      box.querySelector(".png").addEventListener("click", () => this.png());
+      const title = box.querySelector("h3").textContent;
+      this.plot.tabIndex = 0;
+      this.plot.setAttribute("role", "group");
+      this.plot.setAttribute("aria-label", `${title}. Arrow keys go from mark to mark and say what each is.`);
+      const png = element("button", { type: "button", class: "png save", "aria-label": `${title} as PNG` }, "PNG");
+      png.addEventListener("click", () => this.png());
+      box.querySelector(".buttons").append(" ", png);
+      // where the window changes, and where its section is opened; in the next picture, since it changes its own height
+      const fit = () => this.plot.clientWidth !== this.fits && this.draw();
+      new ResizeObserver(() => requestAnimationFrame(fit)).observe(this.plot);
     }
     draw() {
-      this.width = Math.max(280, this.plot.clientWidth);
-      this.height = HEIGHT;
+      this.fits = this.plot.clientWidth;
+      this.width = Math.max(280, this.fits);
+      this.left = MARGIN.left;
+      this.right = this.width - MARGIN.right;
+      this.top = MARGIN.top;
+      this.tall(HEIGHT - MARGIN.top - MARGIN.bottom);
       this.marks = [];
-      this.svg = element("svg:svg", {
-        viewBox: `0 0 ${this.width} ${this.height}`,
-        width: this.width,
-        height: this.height,
-        "aria-hidden": "true",
-      });
+      this.notes = [];
+      this.svg = element("svg:svg", { "aria-hidden": "true" });
+      this.now("");
       const drawn = this.drawing(this); // true, or why there is nothing to draw, or false
       const empty = drawn !== true;
       this.box.toggleAttribute("data-empty", empty);
@@ -131,32 +142,65 @@ const drawing = (() => {
         this.text(drawn || "no cell to draw: change the filters or the target", this.width / 2, this.height / 2, {
           "font-size": 13,
         });
+      const { width, height } = this;
+      for (const [name, value] of Object.entries({ viewBox: `0 0 ${width} ${height}`, width, height }))
+        this.svg.setAttribute(name, value);
       this.plot.replaceChildren(this.svg, this.tip);
     }
+    // Makes room for so many pixels between the top and the lower axis.
+    tall(pixels) {
+      this.floor = this.top + pixels;
+      this.height = this.floor + MARGIN.bottom;
+    }
+    now(words) {
+      this.box.querySelector(".now").textContent = words;
+    }
     axes(x, y) {
-      const { left, right, top, bottom } = MARGIN,
-        floor = this.height - bottom,
-        end = this.width - right;
-      this.x = scale(x.values, x, left, end);
-      this.y = scale(y.values, y, floor, top);
-      for (const tick of this.y.ticks) {
+      const { left, right, top, floor } = this;
+      this.x = scale(x.values, x, left, right);
+      this.y = y && scale(y.values, y, floor, top);
+      for (const tick of y ? this.y.ticks : []) {
         const at = this.y.at(tick);
-        this.rule(left, at, end, at, { stroke: css("--rule") });
+        this.rule(left, at, right, at, { stroke: css("--rule") });
         this.text(three(tick), left - 7, at + 4, { "text-anchor": "end" });
       }
+      let taken = -Infinity;
       for (const tick of this.x.ticks) {
-        const at = this.x.at(tick);
+        const at = this.x.at(tick),
+          half = (three(tick).length * LETTER) / 2;
+        if (!y) this.rule(at, top, at, floor, { stroke: css("--rule") });
         this.rule(at, floor, at, floor + 4);
+        if (at - half < taken) continue;
         this.text(three(tick), at, floor + 17);
+        taken = at + half + 4;
       }
-      this.rule(left, floor, end, floor);
-      this.labels(x.label, y.label);
+      this.rule(left, floor, right, floor);
+      this.labels(x.label, y && y.label);
     }
     labels(x, y) {
-      const { left, right, top, bottom } = MARGIN,
-        middle = (top + this.height - bottom) / 2;
-      this.text(x, (left + this.width - right) / 2, this.height - 6);
-      this.text(y, 0, 0, { transform: `translate(13 ${middle}) rotate(-90)` });
+      this.text(x, (this.left + this.right) / 2, this.floor + 36);
+      if (y) this.text(y, 0, 0, { transform: `translate(13 ${(this.top + this.floor) / 2}) rotate(-90)` });
+    }
+    // Below the axes: what some looks mean, each {words, colour, line, dashes, shape, hollow, area}.
+    legend(entries) {
+      const keys = element("svg:g", { class: "keys" }),
+        edge = 8;
+      let [x, y] = [edge, this.height + 12];
+      for (const { words, colour, line, dashes, shape, hollow, area } of entries) {
+        const wide = 46 + words.length * LETTER,
+          paint = css(`--${colour}`);
+        if (x > edge && x + wide > this.width) [x, y] = [edge, y + LEGEND_LINE];
+        if (area) keys.append(element("svg:rect", { x, y: y - 10, width: 24, height: 11, fill: paint, opacity: area }));
+        if (line) {
+          const looks = { stroke: paint, "stroke-width": 1.5, "stroke-dasharray": dashes };
+          keys.append(element("svg:line", { x1: x, x2: x + 24, y1: y - 4, y2: y - 4, ...looks }));
+        }
+        if (shape) keys.append(marker(x + 12, y - 4, shape, 4.5, painted(paint, hollow)));
+        keys.append(element("svg:text", { x: x + 31, y, fill: css("--ink"), "font-size": 11.5 }, words));
+        x += wide;
+      }
+      this.height = y + 10;
+      this.svg.append(keys);
     }
     text(words, x, y, looks) {
       const usual = { "text-anchor": "middle", fill: css("--soft"), "font-size": 11.5 };
@@ -171,25 +215,59 @@ const drawing = (() => {
         .join("");
       this.svg.append(element("svg:path", { d: path, fill: "none", ...attributes }));
     }
+    // The area between low and high of points [x, low, high].
+    area(points, attributes) {
+      const edge = [...points.map(([x, low]) => [x, low]), ...points.map(([x, , high]) => [x, high]).reverse()];
+      this.line(edge, { stroke: "none", ...attributes });
+    }
+    interval(x, low, high, looks) {
+      const [at, bottom, top] = [this.x.at(x), this.y.at(low), this.y.at(high)];
+      for (const [x1, y1, x2, y2] of [
+        [at, bottom, at, top],
+        [at - 3, bottom, at + 3, bottom],
+        [at - 3, top, at + 3, top],
+      ])
+        this.rule(x1, y1, x2, y2, looks);
+    }
     level(number, words) {
       if (number < this.y.low || number > this.y.high) return;
-      const y = this.y.at(number),
-        end = this.width - MARGIN.right;
-      this.rule(MARGIN.left, y, end, y, { "stroke-dasharray": "3 3" });
-      this.text(words, end, y - 5, { "text-anchor": "end" });
+      const y = this.y.at(number);
+      this.rule(this.left, y, this.right, y, { "stroke-dasharray": "3 3" });
+      this.text(words, this.right, y - 5, { "text-anchor": "end" });
     }
-    mark(cell, x, y) {
-      this.marks.push({ cell, x, y });
+    upright(number, words, looks) {
+      const x = this.x.at(number);
+      this.rule(x, this.top, x, this.floor, looks);
+      const turned = `translate(${x - 5} ${this.top + 2}) rotate(-90)`;
+      if (words) this.text(words, 0, 0, { "text-anchor": "end", transform: turned });
     }
-    point(cell, x, y, size = 5) {
+    // Words beside a place, on its left at the right edge. Where others stand already they are moved by one of these
+    // lines, up or down; where all are taken they are left out.
+    note(words, x, y, looks, lines = [0]) {
+      const width = words.length * LETTER + 8,
+        right = x + 9 + width <= this.width,
+        from = right ? x + 9 : x - 9 - width;
+      const apart = (other) => from > other.to || other.from > from + width,
+        free = (at) => this.notes.every((other) => Math.abs(other.y - at) >= 13 || apart(other));
+      const at = lines.map((step) => y + 4 + step * 13).find(free);
+      if (at === undefined) return;
+      this.notes.push({ from, to: from + width, y: at });
+      const halo = { stroke: css("--paper"), "stroke-width": 3, "paint-order": "stroke" };
+      this.text(words, right ? x + 9 : x - 9, at, { "text-anchor": right ? "start" : "end", ...halo, ...looks });
+    }
+    // What is pointed at: a cell, or null; words: a title and lines in place of what the view tells of the cell.
+    // from: the left end of a mark that is long.
+    mark(cell, x, y, words = null, from = x) {
+      this.marks.push({ cell, x, y, words, from });
+    }
+    point(cell, x, y, size = 5, { colour, shape, hollow, words } = {}) {
       const [left, top] = [this.x.at(x), this.y.at(y)],
-        roles = this.view.roles(cell);
-      const fill = this.view.colour(cell);
+        roles = cell === null ? [] : this.view.roles(cell);
       if (roles.length)
         this.svg.append(
           marker(left, top, "circle", size + 5, { fill: "none", stroke: css("--accent"), "stroke-width": 2 }),
         );
-      if (cell === this.view.chosen())
+      if (cell !== null && cell === this.view.chosen())
         this.svg.append(
           marker(left, top, "circle", size + 8, {
             fill: "none",
@@ -198,10 +276,9 @@ const drawing = (() => {
             class: "chosen",
           }),
         );
-      this.svg.append(
-        marker(left, top, this.view.shape(cell), size, { fill, "fill-opacity": 0.85, "data-cell": cell }),
-      );
-      this.mark(cell, left, top);
+      const looks = { ...painted(colour || this.view.colour(cell), hollow), "data-cell": cell };
+      this.svg.append(marker(left, top, shape || this.view.shape(cell), size, looks));
+      this.mark(cell, left, top, words);
       return [left, top];
     }
     nearest(event) {
@@ -213,7 +290,7 @@ const drawing = (() => {
       let best = null,
         least = NEAR;
       this.marks.forEach((mark) => {
-        const far = Math.hypot(mark.x - x, mark.y - y);
+        const far = Math.hypot(Math.max(mark.from - x, x - mark.x, 0), mark.y - y);
         if (far < least) [least, best] = [far, mark];
       });
       return best;
@@ -224,10 +301,9 @@ const drawing = (() => {
     say(mark) {
       this.tip.hidden = !mark;
       if (!mark) return;
-      this.tip.replaceChildren(
-        element("strong", {}, this.view.title(mark.cell)),
-        ...this.view.facts(mark.cell).map((text) => element("div", {}, text)),
-      );
+      this.tip.ariaLive = mark.words ? "polite" : "off"; // of a cell the page says above its figures what is known
+      const [title, ...lines] = mark.words || [this.view.title(mark.cell), ...this.view.facts(mark.cell)];
+      this.tip.replaceChildren(element("strong", {}, title), ...lines.map((text) => element("div", {}, text)));
       const left = Math.min(mark.x + 14, this.width - this.tip.offsetWidth - 4);
       this.tip.style.left = `${Math.max(0, left)}px`;
       this.tip.style.top = `${mark.y + 14 + this.tip.offsetHeight > this.height ? Math.max(0, mark.y - 14 - this.tip.offsetHeight) : mark.y + 14}px`;
@@ -241,10 +317,13 @@ const drawing = (() => {
       }
       if (!step || !this.marks.length) return;
       event.preventDefault();
-      const order = [...new Set([...this.marks].sort((a, b) => a.x - b.x || a.y - b.y).map((mark) => mark.cell))];
-      const place = (order.indexOf(this.view.chosen()) + step + order.length) % order.length;
-      this.view.choose(order[place]);
-      this.say(this.marks.find((mark) => mark.cell === this.view.chosen()));
+      // a mark's name is its cell, or its title where it has none
+      const name = ({ cell, words }) => cell ?? words[0];
+      const order = [...new Set([...this.marks].sort((a, b) => a.x - b.x || a.y - b.y).map(name))];
+      const place = (order.indexOf(this.view.chosen() ?? this.told) + step + order.length) % order.length;
+      this.told = order[place];
+      this.view.choose(this.marks.find((mark) => name(mark) === this.told).cell);
+      this.say(this.marks.find((mark) => name(mark) === this.told)); // it was drawn anew
     }
     async png() {
       (await picture(this.box)).toBlob((blob) => save(blob, `${this.box.id}.png`));
@@ -256,12 +335,13 @@ const drawing = (() => {
     const EDGE = 14,
       LINE = 22,
       RATIO = 2;
-    const svg = box.querySelector(".plot svg, :scope > svg").cloneNode(true),
+    const svg = box.querySelector(".plot svg").cloneNode(true),
       [, , w, h] = svg.getAttribute("viewBox").split(" ").map(Number);
     const width = Math.max(560, w),
       height = (h * width) / w,
       note = box.querySelector(".now"),
-      coloured = svg.querySelector("[data-cell]:not(rect)"), // squares are shaded
+      // squares are shaded, and a figure with a legend has other colours
+      coloured = svg.querySelector("[data-cell]:not(rect)") && !svg.querySelector(".keys"),
       keys = coloured ? [...document.querySelectorAll(".legend .key")] : [];
     const lines = [box.querySelector("h3").textContent, ...(note && note.textContent ? [note.textContent] : [])];
     const top = EDGE + LINE * lines.length,
@@ -269,8 +349,6 @@ const drawing = (() => {
     const [wide, high] = [width + 2 * EDGE, top + height + foot];
     const whole = element("svg:svg", { width: wide, height: high });
     whole.setAttribute("font-family", "system-ui, sans-serif");
-    const names = ["--paper", "--ink", "--soft", "--muted", "--rule"]; // drawings made beforehand use them
-    whole.setAttribute("style", ["color:" + css("--ink"), ...names.map((name) => `${name}:${css(name)}`)].join(";"));
     whole.append(element("svg:rect", { width: wide, height: high, fill: css("--paper") }));
     lines.forEach((text, place) =>
       whole.append(
@@ -312,5 +390,5 @@ const drawing = (() => {
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
 
-  return { Figure, MARGIN, css, element, picture, save, three };
+  return { Figure, css, element, measured, picture, save, three, ticks };
 })();

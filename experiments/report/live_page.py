@@ -36,7 +36,7 @@ class TrialNow:
 
 
 def live_page(study: AnalysedStudy, running: Sequence[TrialNow], *, ended: int, planned: int, progress: str) -> str:
-    """Return the page from the trials that have ended, with the curves of those that run, and no other figures.
+    """Return the page from the trials that have ended, with the curves of those that run.
 
     ended, planned: numbers of trials. progress: a sentence.
     """
@@ -45,7 +45,7 @@ def live_page(study: AnalysedStudy, running: Sequence[TrialNow], *, ended: int, 
     )
     data = study.page_data(more_targets=False)
     data["curves"] += running_curves(running, metric_of(study.summary["study"]).key, data["cells"]["label"])
-    return render_page(study.summary, (), study.spec_yaml, data, live)
+    return render_page(study.summary, study.spec_yaml, data, live)
 
 
 def running_curves(running: Sequence[TrialNow], key: str, labels: Sequence[str]) -> list[dict[str, Any]]:

@@ -1,11 +1,10 @@
 """The report's page: the values that the template takes from a summary.
 
-Names, messages and every other text of a study are untrusted, so the template escapes them. Only the SVG of figures,
-which is made from escaped text, goes in unchanged.
+Names, messages and every other text of a study are untrusted, so the template escapes them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +45,15 @@ from scalestudy.experiments.analysis.text.answer import (
 from scalestudy.experiments.analysis.text.sentences import best_rows, book_table, evidence_words, shared_caveats
 from scalestudy.experiments.analysis.text.to_learn import to_learn
 from scalestudy.experiments.plan.timing_flags import TimingFlag
-from scalestudy.experiments.report.drawing import Drawn
+from scalestudy.experiments.report.charts import Figure, not_drawn, sentences
 from scalestudy.experiments.report.explorer import embedded
 from scalestudy.experiments.report.flags import flag_words
+from scalestudy.experiments.report.phases_figure import phases_figure
+from scalestudy.experiments.report.predictions_figure import predictions_figure
 from scalestudy.experiments.report.runs_table import runs_tables
+from scalestudy.experiments.report.speedup_figures import efficiency_figure, speedup_figure
+from scalestudy.experiments.report.steps_figure import steps_figure
 from scalestudy.experiments.report.tables import law_tables, looks_table, prediction_table
-from scalestudy.experiments.report.time_figures import roles_of
 
 HERE = Path(__file__).parent
 
@@ -64,15 +66,22 @@ MOST_RANGES = 400
 TAGS = 9
 """Characters of a table cell's markup."""
 LONGEST_VERDICT = 600
-SCRIPTS = ("tables.js", "figure.js", "explore.js", "pictures.js")
+SCRIPTS = ("tables.js", "figure.js", "charts.js", "explore.js", "pictures.js")
 EXPLORED = (
     ("curves", "Training over time", "Each line is a cell, the median over its seeds."),
     ("pareto", "Time against worker-seconds", "A point is a cell. The line joins those that no other beats in both."),
-    ("speedup", "Speed-up at the same batch", "A line for each batch; dashed where every worker counts in full."),
     ("rates", "Batch size and learning rate", "The stronger the shade, the better."),
+    ("time_to_target", "Time to the target by size", "The stronger the shade, the sooner."),
     ("memory", "Memory of a worker", "The largest peak of a worker in the trainings of a cell."),
 )
-"""Name, title and caption of the figures that the page's script draws, in their order."""
+"""Name, title and caption of the figures that are drawn from the cells."""
+PLACES = {
+    "explore": ("curves", "pareto", "speedup", "rates", "time_to_target", "memory"),
+    "why": ("phases",),
+    "beyond": ("predictions",),
+    "how": ("efficiency", "steps_to_target"),
+}
+"""The figures of each section, in their order."""
 NO_PHASES = "No finished trial measured the phases of its steps"
 AT_TARGET = "Trainings stopped at the target: a line ends where fewer than half of its seeds went on."
 Choice = Mapping[str, Any]
@@ -94,15 +103,13 @@ class Live:
 
 def render_page(
     summary: Summary,
-    figures: Sequence[Drawn],
     spec_yaml: str,
-    data: Mapping[str, Any] | None = None,
+    data: Mapping[str, Any],
     live: Live | None = None,
 ) -> str:
     """Return the report as one HTML text that needs nothing else. Without scripts it has the answer and the tables.
 
-    figures: those that are drawn already. data: what the page's script draws the others from (`explorer_data`); None:
-    there are no others. live: of a study that runs.
+    data: of the cells (`explorer_data`). live: of a study that runs.
     """
     from markupsafe import Markup
 
@@ -111,12 +118,12 @@ def render_page(
     ranges, laws, predictions = details_table(summary), law_tables(summary), prediction_table(summary)
     metric, target = metric_of(summary["study"]), summary["recommendation"]["target"]
     table = [_table_row(place, row, rows[place], summary) for place, row in enumerate(summary["cells"])]
-    places = {"phases": "why", "predictions": "beyond"}
-    placed: dict[str, list[dict[str, Any]]] = {"why": [], "beyond": [], "how": []}
-    for each in figures:
-        if each.svg:
-            placed[places.get(each.name, "how")].append({"drawn": each, "svg": Markup(each.svg)})
-    explored, unexplored = ([], []) if data is None else explored_figures(data, summary)
+    figures = {figure.name: figure for figure in (*explored_figures(data, summary), *summary_figures(summary))}
+    sections = {
+        section: [figures[name] for name in names if not figures[name].lacks] for section, names in PLACES.items()
+    }
+    drawn = [figure.title for section in sections.values() for figure in section]
+    numbers = {name: asdict(figure.numbers) for name, figure in figures.items() if figure.numbers}
     return _template().render(
         study=summary["study"],
         period=period_of(summary),
@@ -132,9 +139,10 @@ def render_page(
         notes=notes,
         cost=study_took(summary["cost"]),
         judged=runs_tables(summary),
-        contents=contents(explored=bool(explored), beyond=bool(predictions.rows), judged="judged" in summary),
-        explored=explored,
-        targets=0 if data is None else len(data["targets"]),
+        contents=contents(explored=bool(drawn), beyond=bool(predictions.rows), judged="judged" in summary),
+        sections=sections,
+        drawn=drawn,
+        targets=len(data["targets"]),
         workers=sorted({row["params"]["num_gpus"] for row in summary["cells"]}),
         header=header,
         time_column=None if target is None else header.index("notes") - 1,
@@ -143,9 +151,6 @@ def render_page(
         every_row=[table[position] for position in listed(summary, [row["cells"] for row in table])],
         flags=flag_words(summary["cells"]),
         details=(ranges[0], [ranges[1][position] for position in best_rows(summary, MOST_RANGES)]),
-        figures=placed["how"],
-        why_figures=placed["why"],
-        beyond_figures=placed["beyond"],
         verdicts=[
             {**each, "words": clipped(verdict_words(each, summary), LONGEST_VERDICT)} for each in summary["verdicts"]
         ],
@@ -153,8 +158,7 @@ def render_page(
         laws=[law for law in laws if law.rows],
         undrawn=reasons(
             [
-                *unexplored,
-                *((each.title, each.caption) for each in figures if not each.svg),
+                *((figure.title, figure.lacks) for figure in figures.values() if figure.lacks),
                 *((law.title, law.lead) for law in [*laws, predictions] if not law.rows),
             ]
         ),
@@ -164,7 +168,7 @@ def render_page(
         failures=summary["failures"],
         unfinished=plural(sum(len(each["trials"]) for each in summary["failures"]), "trial"),
         to_learn=to_learn(summary),
-        data=Markup(embedded(data)) if data is not None and explored else None,
+        data=Markup(embedded({**data, "figures": numbers})) if drawn else None,
         style=Markup((HERE / "style.css").read_text("utf-8")),
         script=Markup("\n".join((HERE / name).read_text("utf-8") for name in SCRIPTS)),
         spec_yaml=spec_yaml,
@@ -184,8 +188,19 @@ def contents(*, explored: bool, beyond: bool, judged: bool) -> list[tuple[str, s
     ]
 
 
-def explored_figures(data: Mapping[str, Any], summary: Summary) -> tuple[list[dict[str, str]], list[tuple[str, str]]]:
-    """Return the figures that the page's script draws, and (title, why) of those that the study does not support.
+def summary_figures(summary: Summary) -> list[Figure]:
+    """Return the figures whose numbers a summary has."""
+    return [
+        speedup_figure(summary),
+        phases_figure(summary),
+        predictions_figure(summary),
+        efficiency_figure(summary),
+        steps_figure(summary),
+    ]
+
+
+def explored_figures(data: Mapping[str, Any], summary: Summary) -> list[Figure]:
+    """Return the figures that are drawn from the cells, and those that the study does not support.
 
     With a single point there is nothing to compare.
     """
@@ -197,33 +212,28 @@ def explored_figures(data: Mapping[str, Any], summary: Summary) -> tuple[list[di
         if memory is not None
     }
     timed = max((sum(each is not None for each in answer["seconds"]) for answer in data["targets"]), default=0)
-    several = {
-        "curves": bool(data["curves"]),
-        "pareto": timed > 1,
-        "speedup": len({row["workers"] for row in data["timings"]}) > 1,
-        "rates": len({rate for _, _, rate in sizes}) > 1,
-        "memory": len(per_worker) > 1,
-    }
-    scaling, one = summary["scaling"], "memory was measured at one batch size a worker only"
+    one = "memory was measured at one batch size a worker only"
     nowhere = "the loop's memory is not measured" if "loop" in summary["study"] else "no trial measured its memory"
+    fastest = summary["recommendation"]["fastest"]
     lacks = {
-        "curves": "no training came to an evaluation",
-        "pareto": f"{'one cell alone' if timed else 'no cell'} has a time to a target",
-        "speedup": "one number of workers alone was timed at the same batch" if present(scaling) else why_of(scaling),
-        "rates": "the study has one learning rate only",
-        "memory": one if per_worker else nowhere,
+        "curves": "" if data["curves"] else "no training came to an evaluation",
+        "pareto": "" if timed > 1 else f"{'one cell alone' if timed else 'no cell'} has a time to a target",
+        "rates": "" if len({rate for _, _, rate in sizes}) > 1 else "the study has one learning rate only",
+        "time_to_target": "" if present(fastest) else why_of(fastest),
+        "memory": "" if len(per_worker) > 1 else one if per_worker else nowhere,
     }
-    explored, lacking = [], []
-    for name, title, caption in EXPLORED:
-        if not several[name]:
-            lacking.append((title, f"{lacks[name]}."))
-            continue
-        if name == "curves" and any(curve.get("runs") for curve in data["curves"]):
-            caption = f"{caption} Dashed: a trial that still runs."
-        if name == "curves" and any(row["trials"]["at_target"] for row in summary["cells"]):
-            caption = f"{caption} {AT_TARGET}"
-        explored.append({"name": name, "title": title, "caption": caption})
-    return explored, lacking
+    runs = any(curve.get("runs") for curve in data["curves"])
+    stopped = any(row["trials"]["at_target"] for row in summary["cells"])
+    more = {
+        "curves": sentences("Dashed: a trial that still runs." if runs else "", AT_TARGET if stopped else ""),
+        "time_to_target": flag_words(summary["cells"]),
+    }
+    return [
+        not_drawn(name, title, lacks[name])
+        if lacks[name]
+        else Figure(name=name, title=title, caption=sentences(caption, more.get(name, "")))
+        for name, title, caption in EXPLORED
+    ]
 
 
 def reasons(lacking: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
@@ -340,7 +350,8 @@ def no_verdict(summary: Summary) -> str:
 
 def _table_row(place: int, row: Mapping[str, Any], cells: Sequence[str], summary: Summary) -> dict[str, Any]:
     recommendation, metric = summary["recommendation"], metric_of(summary["study"])
-    roles = [*roles_of(recommendation).get(row["label"], ())]
+    chosen = {role: recommendation[role] for role in ROLES if present(recommendation[role])}
+    roles = [role for role, choice in chosen.items() if choice["label"] == row["label"]]
     best = recommendation[metric.choice_key]
     if present(best) and best["named"] in (row["label"], learnt_label(row["params"])):
         roles.append(metric.superlative)

@@ -4,7 +4,7 @@ from typing import Any
 
 from scalestudy.experiments.analysis.measures.parts import Summary
 from scalestudy.experiments.analysis.measures.units import plural
-from scalestudy.experiments.report.drawing import sentences
+from scalestudy.experiments.report.charts import sentences
 
 MOST_ROWS = 100
 """Runs left out that the page shows; judged.json has all of them."""

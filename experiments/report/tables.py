@@ -25,7 +25,7 @@ from scalestudy.experiments.analysis.measures.units import (
 from scalestudy.experiments.analysis.text.answer import steps_doubt
 from scalestudy.experiments.analysis.text.looks import look_words, search_words
 from scalestudy.experiments.plan.plan import value_text
-from scalestudy.experiments.report.drawing import sentences
+from scalestudy.experiments.report.charts import sentences
 from scalestudy.experiments.report.flags import used_all_the_same
 
 Rows = Sequence[Sequence[str]]

@@ -4,7 +4,7 @@ import re
 from html.parser import HTMLParser
 
 from scalestudy.experiments.report.page import render_page
-from tests.support.rich_study import TEXT
+from tests.support.rich_study import TEXT, rich_data
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 MOST_ROWS = 9
@@ -82,7 +82,7 @@ class Page(HTMLParser):
             return
         data = data.replace("\u00a0", " ")
         self.text.append(data)
-        if not {"svg", "head"} & set(self.open):
+        if "head" not in self.open:
             self._lines[-1] += data
         if {"td", "th"} & set(self.open):
             self.tables[self._label][-1][-1] += data
@@ -96,6 +96,6 @@ def check(text):
     return page
 
 
-def page_of(summary, figures=()):
-    """The page of a summary; drawing all of its figures takes its time, so that most tests do without."""
-    return check(render_page(summary, figures, TEXT))
+def page_of(summary, data=None):
+    """The page of a summary. data: of its cells; None: those of the rich study."""
+    return check(render_page(summary, TEXT, rich_data() if data is None else data))

@@ -10,6 +10,8 @@ from functools import cache
 from typing import Any
 
 from scalestudy.experiments.analysis import summarise
+from scalestudy.experiments.analysis.answers.analysis import Analysis
+from scalestudy.experiments.report.explorer import explorer_data
 from tests.support.synthetic_studies import study_of
 from tests.support.trials import Law
 
@@ -101,6 +103,12 @@ def _made() -> tuple[Any, ...]:
     flags = {_name(8, 128, rate, seed): ["shared_node"] for rate in RATES for seed in seeds}
     message = "RuntimeError: cannot pin memory: the host has 2.1 GB left"
     return study_of(TEXT, RichLaw(), endings=endings, flags=flags, message=message, device="cuda")
+
+
+@cache
+def rich_data() -> dict[str, Any]:
+    """What the study's page explores: its cells, at the spec's targets."""
+    return explorer_data(Analysis(*_made()), _summary(), more_targets=False)
 
 
 @cache

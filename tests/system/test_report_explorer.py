@@ -23,7 +23,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from scalestudy.experiments.analysis import recommend
-from scalestudy.experiments.report import draw, write_report
+from scalestudy.experiments.report import write_report
 from scalestudy.experiments.report.analysed import AnalysedStudy
 from scalestudy.experiments.report.live_page import TrialNow, live_page
 from scalestudy.experiments.report.pictures import write_pictures
@@ -40,7 +40,8 @@ train: {epochs: 8}
 targets: {accuracy: [0.6, 0.8], price_per_gpu_hour: 2}
 sweep: {num_gpus: [1, 2, 4], batch_size: [32, 64, 128], learning_rate: [0.05, 0.1, 0.2], seed: [0, 1, 2]}
 """
-FIGURES = ("curves", "pareto", "speedup", "rates", "memory")
+EXPLORED = ("curves", "pareto", "speedup", "rates", "time_to_target", "memory")
+FIGURES = (*EXPLORED, "phases", "predictions", "efficiency", "steps_to_target")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ def texts(browser, selector: str) -> list[str]:
 
 def marks(browser, figure: str) -> list[int]:
     """Cells that a figure shows."""
-    found = browser.find_elements(By.CSS_SELECTOR, f"#explore-{figure} [data-cell]")
+    found = browser.find_elements(By.CSS_SELECTOR, f"[data-figure={figure}] [data-cell]")
     return sorted({int(each.get_attribute("data-cell")) for each in found})
 
 
@@ -127,7 +128,8 @@ def test_every_figure_is_drawn_from_the_page_alone(page):
     assert len(timed) > 9
     for figure, wanted in (("curves", cells), ("pareto", timed), ("memory", cells)):
         assert set(marks(page, figure)) == wanted
-    assert len(marks(page, "rates")) == 9
+    assert len(marks(page, "rates")) == len(marks(page, "time_to_target")) == 9
+    assert len(marks(page, "phases")) == len(marks(page, "speedup")) == 9  # a timing has the cells of all rates
     entries = page.execute_script("return performance.getEntriesByType('resource').map((each) => each.name)")
     assert [each for each in entries if not each.startswith(("data:", "blob:"))] == []
     assert "</script><b>How</b> many workers, 'what' batch & rate?" in texts(page, ".question")
@@ -240,7 +242,8 @@ def test_above_the_hardest_target_that_a_cell_reached_the_page_says_so(browser, 
     first, best = texts(browser, "#target-words p")
     assert first.startswith("No cell reached a test accuracy of 0.998: the best, workers=")
     assert best.startswith("Best test accuracy: ")
-    assert texts(browser, "#explore-pareto .plot") == ["no cell reached 0.998"]
+    for figure in ("pareto", "time_to_target"):
+        assert texts(browser, f"#explore-{figure} .plot") == ["no cell reached 0.998"]
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
@@ -285,8 +288,7 @@ def test_cells_and_figures_can_be_taken_along(page, downloads):
 def test_every_figure_is_a_picture_for_slides(folder, tmp_path: Path):
     """`report --png`: its own Chromium draws each figure of the page once more, with title and legend."""
     written = {file.stem: file for file in write_pictures(folder)}
-    drawn = {figure.name for figure in draw(json.loads(folder.summary_file.read_text("utf-8"))) if figure.svg}
-    assert set(written) == {*FIGURES, *drawn, "report"}
+    assert set(written) == {*FIGURES, "report"}
     for name, file in written.items():
         content = file.read_bytes()
         width, height = struct.unpack(">II", content[16:24])
@@ -308,7 +310,7 @@ def test_without_scripts_there_are_the_answer_and_the_tables(browser, folder):
     laid_out = "\n".join(tree["strings"][number] for number in tree["documents"][0]["layout"]["text"] if number >= 0)
     for words in ("Recommended", "The figures are drawn by the page's script", "Where a step's time goes", "epoch s"):
         assert words in laid_out
-    for words in ("Cells as CSV", "Time against worker-seconds"):
+    for words in ("Cells as CSV", "A point is a cell."):
         assert words not in laid_out
 
 
@@ -333,6 +335,7 @@ def test_in_mlflows_frame_nothing_is_offered_that_the_frame_forbids(browser, tmp
     look(browser, f"{served}/frame.html", f"explorer-frame-{offered}", width=1400, height=2400)
     browser.switch_to.frame(browser.find_element(By.TAG_NAME, "iframe"))
     try:
+        browser.execute_script("document.querySelectorAll('details').forEach((each) => (each.open = true))")
         saves = browser.find_elements(By.CSS_SELECTOR, ".save")
         assert [each.is_displayed() for each in saves] == [offered] * (1 + len(FIGURES))
         assert bool(browser.find_elements(By.CSS_SELECTOR, "a.runs")) == offered

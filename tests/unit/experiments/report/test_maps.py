@@ -1,9 +1,9 @@
-"""Axes of many values, and how strong a square is."""
+"""Maps of cells, and their axes of many values."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scalestudy.experiments.report.maps import Bins, shades
+from scalestudy.experiments.report.maps import Bins, squares
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=40), st.integers(1, 12))
@@ -26,6 +26,15 @@ def test_few_values_stand_by_themselves_and_many_in_ranges():
     assert many.axis("num_gpus") == "num_gpus, each a range from"
 
 
-def test_the_best_is_the_strongest_and_equals_are_all_strong():
-    assert shades([3.0, 1.0, 2.0]) == [1.0, 0.0, 0.5]
-    assert shades([2.0, 2.0]) == [1.0, 1.0]
+def test_a_map_has_a_square_for_each_cell_and_names_for_its_values():
+    found = squares([0.1, 0.2, 0.1], [32, 32, 64], x_label="learning rate")
+    assert found == {
+        "x": "learning rate",
+        "y": "batch size, all workers",
+        "columns": ["0.1", "0.2"],
+        "rows": ["32", "64"],
+        "places": [[0, 0], [1, 0], [0, 1]],
+    }
+    many = squares([1.0] * 40, [2.0 ** (each % 20) for each in range(40)], x_label="workers")
+    assert (len(many["rows"]), many["y"]) == (12, "batch size, all workers, each a range from")
+    assert {row for _, row in many["places"]} == set(range(12))

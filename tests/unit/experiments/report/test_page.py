@@ -2,24 +2,22 @@
 
 import difflib
 import json
-import re
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from scalestudy.experiments.analysis.answers.analysis import Analysis
+from scalestudy.experiments.analysis.answers.summary import summary_of
 from scalestudy.experiments.analysis.text.answer import headline
-from scalestudy.experiments.report import draw
 from scalestudy.experiments.report import page as page_module
-from scalestudy.experiments.report.efficiency_figure import efficiency_figure
-from scalestudy.experiments.report.page import no_verdict, render_page
-from scalestudy.experiments.report.phases_figure import phases_figure
-from scalestudy.experiments.report.steps_figure import steps_figure
-from scalestudy.experiments.report.time_figures import predictions_figure, time_map_figure
+from scalestudy.experiments.report.charts import Bars, Chart
+from scalestudy.experiments.report.explorer import explorer_data
+from scalestudy.experiments.report.page import no_verdict, render_page, summary_figures
 from tests.support.approved import approved
 from tests.support.report_pages import page_of
 from tests.support.rich_study import PARTS, estimate, rich_summary, unidentified
-from tests.support.synthetic_studies import summary_of
+from tests.support.synthetic_studies import study_of
 from tests.support.trials import Law
 
 HERE = Path(__file__).parent / "approved"
@@ -30,18 +28,29 @@ def summary():
     return rich_summary()
 
 
-def read(summary, figures):
+def read(summary):
     """What a reader of the page meets: its lines, and of each figure the words that are drawn."""
-    drawn = {figure.name: re.findall(r"<text[^>]*>([^<]*[^\W\d][^<]*)</text>", figure.svg) for figure in figures}
-    words = [f"in {name}: {', '.join(dict.fromkeys(texts))}" for name, texts in drawn.items()]
-    return [*page_of(summary, figures).lines.splitlines(), *words]
+    words = [f"in {figure.name}: {', '.join(words_in(figure.numbers))}" for figure in summary_figures(summary)]
+    return [*page_of(summary).lines.splitlines(), *words]
+
+
+def words_in(numbers):
+    """Labels of axes, parts and bars, entries of the legend, and notes."""
+    match numbers:
+        case Bars():
+            return [numbers.label, *(part.words for part in numbers.parts), *(bar.label for bar in numbers.bars)]
+        case Chart():
+            entries = [each.words for each in (*numbers.series, *numbers.uprights)]
+            noted = [*(point for each in numbers.series for point in each.points), *numbers.uprights]
+            return [numbers.x.label, numbers.y.label, *filter(None, (*entries, *(each.note for each in noted)))]
+    return []
 
 
 @pytest.mark.parametrize(("name", "parts"), [("every_part", ()), ("no_part", PARTS)])
 def test_the_page_says_what_was_approved(name, parts):
     """The answer and why, the tables with every number of the summary, what is missing and why."""
     summary = rich_summary(parts)
-    approved("\n".join(read(summary, draw(summary))), HERE / f"{name}.txt")
+    approved("\n".join(read(summary)), HERE / f"{name}.txt")
 
 
 # --- what another summary changes -------------------------------------------------------------------------------------
@@ -124,11 +133,11 @@ def timed_once(summary):
 
 
 def cases():
-    """Title and summary of each case, and the figures that are looked at."""
+    """Title and summary of each case."""
     summary = rich_summary()
     points, timings = summary["statistical_efficiency"]["points"], summary["predictions"]
     yield "caveats of a choice, and shared ones", changed(own_and_shared_caveats)
-    yield "flagged choices", changed(marked_choices), time_map_figure
+    yield "flagged choices", changed(marked_choices)
     yield "a flagged verdict and answer", changed(marked_verdict)
     yield "few seeds", changed(few_seeds)
     yield "an older summary", changed(lambda s: s.pop("predictions"))
@@ -136,7 +145,7 @@ def cases():
     yield "laws of several combinations", changed(several_combinations)
     naive = {**summary["throughput_model"], "of": "gradient_sync=naive", "alpha_c": estimate(0.5)}
     yield "a second law of the time of a step", other("throughput_model", others=[naive])
-    yield "no phases", changed(without_phases), phases_figure
+    yield "no phases", changed(without_phases)
 
     nothing = {"value": None, "why": "nothing was timed across nodes"}
     broken = {"num_gpus": 16, "why": nothing["why"]}
@@ -144,26 +153,25 @@ def cases():
     yield (
         "predictions end with the cluster",
         other("predictions", rows=within, breaks_at=broken, best={"fastest": nothing}),
-        predictions_figure,
     )
-    yield "nothing is predicted", other("predictions", rows=[], breaks_at=broken, best={}), predictions_figure
+    yield "nothing is predicted", other("predictions", rows=[], breaks_at=broken, best={})
     why = "the best rate is at the edge of those tried"
-    yield "predictions in doubt", other("predictions", why=why, flagged=True), predictions_figure
+    yield "predictions in doubt", other("predictions", why=why, flagged=True)
 
-    yield "flagged timings", changed(flagged), efficiency_figure
-    yield "each size was timed once", changed(timed_once), efficiency_figure
+    yield "flagged timings", changed(flagged)
+    yield "each size was timed once", changed(timed_once)
 
     open_law = unidentified(1200.0, "try batch sizes above 2048")
-    yield "B_crit is not identified", other("statistical_efficiency", b_crit=open_law), steps_figure
+    yield "B_crit is not identified", other("statistical_efficiency", b_crit=open_law)
     lost = dict.fromkeys(("steps", "low", "high", "regime", "fitted_steps"))
-    yield "a batch size without steps", of_steps([{**points[0], **lost}, *points[1:]]), steps_figure
-    yield "two batch sizes", of_steps(points[:2]), steps_figure
-    yield "no batch size", of_steps([], target=None, why="none"), steps_figure
+    yield "a batch size without steps", of_steps([{**points[0], **lost}, *points[1:]])
+    yield "two batch sizes", of_steps(points[:2])
+    yield "no batch size", of_steps([], target=None, why="none")
 
 
 @cache
-def usual(figures):
-    return read(rich_summary(), [draw_one(rich_summary()) for draw_one in figures])
+def usual():
+    return read(rich_summary())
 
 
 def changes(before, after):
@@ -177,9 +185,8 @@ def changes(before, after):
 
 def test_what_another_summary_changes_is_what_was_approved():
     text = ""
-    for title, summary, *figures in cases():
-        found = read(summary, [draw_one(summary) for draw_one in figures])
-        text += f"# {title}\n" + "".join(f"{line}\n" for line in changes(usual(tuple(figures)), found))
+    for title, summary in cases():
+        text += f"# {title}\n" + "".join(f"{line}\n" for line in changes(usual(), read(summary)))
     approved(text, HERE / "changes.txt")
 
 
@@ -198,13 +205,20 @@ def test_where_nothing_is_found_the_page_says_where_it_was_looked_for(summary):
     assert starved == f"The workers of {label} were starved, so its timings name no cause."
 
 
+def made(text, law=None, **keywords):
+    """Summary and data of a study of synthetic trials."""
+    analysis = Analysis(*study_of(text, law, **keywords))
+    summary = summary_of(analysis)
+    summary["study"]["study_id"] = "x-1"
+    return summary, explorer_data(analysis, summary)
+
+
 def test_the_most_accurate_is_marked_for_every_num_gpus_that_learns_alike():
     text = "name: x\ntargets: {accuracy: [0.999]}\nsweep: {num_gpus: [1, 2], batch_size: [32, 64]}"
 
     def marked(train):
-        summary = summary_of(f"{text}\n{train}", Law(noise=0))
-        summary["study"]["study_id"] = "x-20260131T101500Z"
-        return [row[:2] for row in page_of(summary).tables["Table of cells"] if "most accurate" in row[-1]]
+        page = page_of(*made(f"{text}\n{train}", Law(noise=0)))
+        return [row[:2] for row in page.tables["Table of cells"] if "most accurate" in row[-1]]
 
     assert marked("") == [["1", "32"], ["2", "32"]]
     assert marked("train: {gradient_sync: local_sgd}") == [["1", "32"]]
@@ -224,21 +238,19 @@ def test_texts_of_the_parts_are_escaped(summary):
     evil = "<script>alert(3)</script>"
     part = {**summary["predictions"], "breaks_at": {"num_gpus": 64, "why": evil}}
     evil_summary = rich_summary(predictions=part, lr_rule={"value": None, "why": evil})
-    page = page_of(evil_summary, [predictions_figure(evil_summary)])
-    assert page.tags.count("script") == 1
+    page = page_of(evil_summary)
+    assert page.tags.count("script") == 2
     assert page.said.count(evil) == 3  # the answer, the law that is not there, above the predictions
 
 
 def test_a_headline_that_tells_of_failed_trials_leads_to_their_causes():
     text = "name: x\ntargets: {accuracy: [0.8]}\nsweep: {num_gpus: [1, 2]}"
-    failed, trained = (summary_of(text, endings=endings) for endings in ({"*": "failed"}, {}))
-    for summary in (failed, trained):
-        summary["study"]["study_id"] = "x-1"
-    told, page = headline(failed), render_page(failed, [], "name: x")
+    (failed, its_data), (trained, data) = (made(text, endings=endings) for endings in ({"*": "failed"}, {}))
+    told, page = headline(failed), render_page(failed, "name: x", its_data)
     assert "(2 failed)" in told
     assert f'<h1><a href="#unfinished">{told}</a></h1>' in page
     assert 'id="unfinished"' in page
-    assert f"<h1>{headline(trained)}</h1>" in render_page(trained, [], "name: x")
+    assert f"<h1>{headline(trained)}</h1>" in render_page(trained, "name: x", data)
 
 
 def test_a_table_that_is_too_long_has_the_best_cells(summary, monkeypatch):

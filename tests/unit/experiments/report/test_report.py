@@ -44,7 +44,7 @@ def test_nothing_is_loaded_from_outside(folder, page):
         "content",
         "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:",
     ) in page.attributes
-    assert not re.search(r"@import|url\((?!#)", text)
+    assert not re.search(r"@import|url\(", text)
     assert not [name for name, _ in page.attributes if name.startswith("on")]
     assert len(text.encode()) < 5_000_000
 
@@ -61,9 +61,11 @@ def test_without_scripts_the_page_has_the_answer_and_the_tables_and_says_where_t
     hidden = re.search(r'<div id="explorer" hidden>.*?</section>', text, re.DOTALL)[0]
     assert "data-figure" in hidden
     shown = text.replace(hidden, "").partition("<script")[0]
-    for word in ("<button", "data-figure", "<select"):
+    for word in ("<button", "<select", "arrow keys"):
         assert word not in shown
-    assert re.search(r"<noscript><p>The figures are drawn by the page's script, .*</p></noscript>", shown)
+    missing = re.search(r"<noscript><p>The figures are drawn by the page's script, (.*)</p></noscript>", shown)[1]
+    for title in re.findall(r"<figure.*?<h3>(.*?)</h3>", text, re.DOTALL):
+        assert title in missing
     assert '<section class="answer"' in shown
     assert {"Table of cells", "Table of ranges over seeds"} <= page.tables.keys()
 
@@ -78,21 +80,20 @@ def test_ids_are_unique_and_every_reference_has_its_end(page):
     ids = [value for name, value in page.attributes if name == "id"]
     assert len(ids) == len(set(ids))
     inside = [value[1:] for name, value in page.attributes if name.endswith("href")]
-    inside += [value[5:-1] for name, value in page.attributes if name == "clip-path"]
     assert set(inside) <= set(ids)
 
 
-def test_figures_have_a_title_a_sentence_and_a_name_for_screen_readers(folder, page):
+def test_figures_have_a_title_a_sentence_and_a_place_for_the_drawing(folder):
     text = folder.report_file.read_text("utf-8")
     figures = re.findall(r"<figure.*?</figure>", text, re.DOTALL)
-    explored = ["explore-curves", "explore-pareto", "explore-speedup", "explore-memory"]
-    drawn = ["phases", "predictions", "efficiency", "time_to_target"]
-    assert [re.search(r'id="([^"]+)"', figure)[1] for figure in figures] == [*explored, *drawn]
+    explored = [f"explore-{name}" for name in ("curves", "pareto", "speedup", "time_to_target", "memory")]
+    others = ["phases", "predictions", "efficiency"]
+    assert [re.search(r'id="([^"]+)"', figure)[1] for figure in figures] == [*explored, *others]
     for figure in figures:
         assert re.search(r"<h3>.+</h3>", figure)
         assert re.search(r"<figcaption>.+</figcaption>", figure)
-        assert re.search(r'<svg[^>]*role="img" aria-label="[^"]+|class="plot"[^>]*aria-label="[^"]+', figure)
-    assert len(re.findall("<svg", text)) == len(drawn), "no figure is drawn twice"
+        assert '<div class="plot"></div>' in figure
+    assert "<svg" not in text
 
 
 def test_what_the_study_does_not_support_is_not_drawn_and_said(page, tmp_path):

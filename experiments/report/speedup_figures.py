@@ -1,0 +1,144 @@
+"""Speed-up and efficiency over num_gpus, as measured."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal
+
+from scalestudy.experiments.analysis.measures.parts import Row, Summary, present, why_of
+from scalestudy.experiments.analysis.measures.scaling import BASE, STRONG, SpeedupIntervals
+from scalestudy.experiments.analysis.measures.units import three_digits
+from scalestudy.experiments.plan.plan import label
+from scalestudy.experiments.report.charts import (
+    COLOURS,
+    SHAPES,
+    Axis,
+    Chart,
+    Figure,
+    Point,
+    Series,
+    not_drawn,
+    places_of,
+    sentences,
+)
+from scalestudy.experiments.report.flags import flag_mark, flag_words
+
+MOST_LINES = len(COLOURS)
+"""Lines with a colour; those of the other batches are grey."""
+LOG_FROM_WORKERS = 16
+"""From so many workers on the axis is logarithmic: sizes double, and a linear axis would press small ones together."""
+Measure = Literal["speedup", "efficiency"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """Timings that differ only in num_gpus, fewest workers first."""
+
+    name: str
+    rows: Sequence[Row]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of workers."""
+        return [row["params"]["num_gpus"] for row in self.rows]
+
+
+def speedup_figure(summary: Summary) -> Figure:
+    """Return the measured speed-up over one worker at the same batch, beside the ideal."""
+    name, title, lines = "speedup", "Speed-up at the same batch", lines_of_batches(summary)
+    if not lines:
+        return not_drawn(name, title, _lack(summary))
+    caption = sentences("A line for each batch.", _noise(summary, lines))
+    numbers = _chart(summary, lines, "speedup", "speed-up over one worker")
+    return Figure(name=name, title=title, caption=caption, numbers=numbers)
+
+
+def efficiency_figure(summary: Summary) -> Figure:
+    """Return the measured speed-up over one worker, divided by num_gpus, at the same batch, beside the ideal."""
+    name, title, lines = "efficiency", "Efficiency at the same batch", lines_of_batches(summary)
+    if not lines:
+        return not_drawn(name, title, _lack(summary))
+    scaling, words = summary["scaling"], ""
+    if present(scaling):
+        best = scaling["best"]
+        words = (
+            f"At best ({best['label']}) each of {scaling['num_gpus']} workers does {best['efficiency']:.0%} of what "
+            "one alone would do in the same time."
+        )
+    numbers = _chart(summary, lines, "efficiency", "efficiency (speed-up ÷ workers)")
+    return Figure(name=name, title=title, caption=sentences(words, _noise(summary, lines)), numbers=numbers)
+
+
+def _lack(summary: Summary) -> str:
+    scaling = summary["scaling"]
+    return "one number of workers alone was timed at the same batch" if present(scaling) else why_of(scaling)
+
+
+def _noise(summary: Summary, lines: Sequence[Line]) -> str:
+    """Return what the bars are, and why timings are marked."""
+    rows, intervals = [row for line in lines for row in line.rows], SpeedupIntervals(summary["timings"])
+    bars = any(intervals.of(row) is not None for row in rows if row["scaling"] == STRONG)
+    noise = "Bars are 90% intervals." if bars else "Each size was timed once, so there are no intervals."
+    return sentences(noise, flag_words(rows))
+
+
+def _chart(summary: Summary, lines: Sequence[Line], measure: Measure, words: str) -> Chart:
+    """Return a series for each line, the fastest in colour, and the ideal."""
+    intervals, places = SpeedupIntervals(summary["timings"]), places_of(summary)
+    series = []
+    for number, line in enumerate(lines):
+        points = []
+        for row in line.rows:
+            workers = row["params"]["num_gpus"]
+            of = workers if measure == "efficiency" else 1
+            ends = intervals.of(row) if row["scaling"] == STRONG else None
+            low, high = (None, None) if ends is None else (ends[0] / of, ends[1] / of)
+            between = "" if low is None or high is None else f" ({three_digits(low)} to {three_digits(high)})"
+            value = f"{measure.replace('speedup', 'speed-up')} {three_digits(row[measure])}{flag_mark([row])}{between}"
+            points.append(
+                Point(
+                    x=workers,
+                    y=row[measure],
+                    low=low,
+                    high=high,
+                    cells=[places[each] for each in row["cells"]],
+                    words=[row["label"], value],
+                    note=f"{row[measure]:.2f}" if row is line.rows[-1] and number < MOST_LINES else "",
+                )
+            )
+        coloured = number < MOST_LINES
+        name = f"{line.name}{flag_mark(line.rows)}" if coloured else "other batches" if number == MOST_LINES else ""
+        colour, shape = COLOURS[number] if coloured else "soft", SHAPES[number % len(SHAPES)]
+        series.append(Series(words=name, points=points, colour=colour, line="solid", shape=shape))
+    workers = sorted(set(chain.from_iterable(line.sizes for line in lines)))
+    most = max(point.high or point.y for each in series for point in each.points)
+    end = min(workers[-1], most)  # beyond it the ideal would press the speed-ups together
+    ideal = [(1, 1.0), (workers[-1], 1.0) if measure == "efficiency" else (end, end)]
+    series.append(
+        Series(words="ideal", points=[Point(x=x, y=y) for x, y in ideal], colour="soft", line="dashed"),
+    )
+    log = workers[-1] >= LOG_FROM_WORKERS
+    both = log and measure == "speedup"
+    return Chart(
+        x=Axis(label="workers", log=log, ticks=workers),
+        y=Axis(label=words, log=both, start=None if both else 0.0),
+        series=series,
+    )
+
+
+def lines_of_batches(summary: Summary) -> list[Line]:
+    """Return timings of strong scaling, a line for all that differ only in num_gpus. The fastest stands first.
+
+    Lines of one point are left out.
+    """
+    groups: dict[str, list[Row]] = {}
+    for row in summary["timings"]:
+        if row["scaling"] in (BASE, STRONG) and row["speedup"] is not None:
+            rest = {key: value for key, value in row["params"].items() if key != "num_gpus"}
+            groups.setdefault(label(rest), []).append(row)
+    lines = [
+        Line(name, sorted(rows, key=lambda row: int(row["params"]["num_gpus"])))
+        for name, rows in groups.items()
+        if any(row["scaling"] == STRONG for row in rows)
+    ]
+    return sorted(lines, key=lambda line: -max(row["speedup"] for row in line.rows))

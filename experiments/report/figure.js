@@ -343,7 +343,12 @@ const drawing = (() => {
       // squares are shaded, and a figure with a legend has other colours
       coloured = svg.querySelector("[data-cell]:not(rect)") && !svg.querySelector(".keys"),
       keys = coloured ? [...document.querySelectorAll(".legend .key")] : [];
-    const lines = [box.querySelector("h3").textContent, ...(note && note.textContent ? [note.textContent] : [])];
+    const lines = [box.querySelector("h3").textContent];
+    for (const word of note.textContent.split(" ").filter(Boolean)) {
+      const longer = `${lines.at(-1)} ${word}`;
+      if (lines.length > 1 && longer.length * 7 < width) lines[lines.length - 1] = longer;
+      else lines.push(word);
+    }
     const top = EDGE + LINE * lines.length,
       foot = keys.length ? LINE + EDGE : EDGE;
     const [wide, high] = [width + 2 * EDGE, top + height + foot];

@@ -299,3 +299,15 @@ def test_the_colours_follow_the_page(page):
         assert not set(fills()) & set(light)
     finally:
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_in_a_picture_long_words_go_on_in_the_next_line(page):
+    high, wide, tall = page.execute_async_script(
+        "const box = document.querySelector('[data-figure=time_to_target]'), done = arguments[0];"
+        "const [, , wide, tall] = box.querySelector('svg').getAttribute('viewBox').split(' ').map(Number);"
+        "drawing.picture(box).then((canvas) => done([canvas.height, wide, tall]));"
+    )
+    (told,) = texts(page, f"{figure('time_to_target')} .now")
+    # two pixels each; 560 wide, an edge of 14 around, and 22 for the title and each line of 80 letters at most
+    lines = (high / 2 - tall * 560 / wide - 28) / 22
+    assert lines == pytest.approx(1 + np.ceil(len(told) / 80), abs=0.05)

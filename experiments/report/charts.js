@@ -111,17 +111,19 @@ const charts = (() => {
     return true;
   }
 
-  // A map of cells. worth: of a cell, less is better; null: not known. lines: words of its square. Returns the cells that
-  // stand in squares, the best of each.
-  function squares(figure, { x, y, columns, rows, places }, cells, worth, lines) {
+  // A map of cells over two axes of maps.py. valueOf: of a cell on each axis. worth: of a cell, less is better; null: it
+  // is not known. lines: words of its square. Returns the cells that stand in squares, the best of each.
+  function squares(figure, x, y, cells, valueOf, worth, lines) {
     const best = new Map(),
       value = (cell) => worth(cell) ?? Infinity;
+    const placed = (each, side) => [x, y][side].places[[x, y][side].values.indexOf(each)],
+      places = new Map(cells.map((cell) => [cell, valueOf(cell).map(placed)]));
     for (const cell of cells) {
-      const key = places[cell].join(" ");
+      const key = places.get(cell).join(" ");
       if (!best.has(key) || value(cell) < value(best.get(key))) best.set(key, cell);
     }
     const chosen = [...best.values()],
-      used = (side) => [...new Set(chosen.map((cell) => places[cell][side]))].sort((a, b) => a - b);
+      used = (side) => [...new Set(chosen.map((cell) => places.get(cell)[side]))].sort((a, b) => a - b);
     const [across, up] = [used(0), used(1)],
       most = Math.max(...chosen.map((cell) => lines(cell).length));
     figure.tall(Math.max(244, up.length * (most * LINE + 10)));
@@ -131,9 +133,10 @@ const charts = (() => {
       [least, greatest] = [Math.min(...known), Math.max(...known)];
     const fitting = (words, usual) => Math.min(usual, (width - 4) / (words.length * 0.6)); // the size of its letters
     for (const cell of chosen) {
+      const [column, row] = places.get(cell);
       const [left, top] = [
-        figure.left + across.indexOf(places[cell][0]) * width,
-        figure.floor - (up.indexOf(places[cell][1]) + 1) * height,
+        figure.left + across.indexOf(column) * width,
+        figure.floor - (up.indexOf(row) + 1) * height,
       ];
       const behind = greatest > least ? (worth(cell) - least) / (greatest - least) : 0,
         strength = measured(worth(cell)) ? 1 - behind : 0;
@@ -153,14 +156,15 @@ const charts = (() => {
       });
       figure.mark(cell, ...middle);
     }
-    const wide = Math.ceil((Math.max(...across.map((place) => columns[place].length)) * 6 + 6) / width);
+    const wide = Math.ceil((Math.max(...across.map((place) => x.names[place].length)) * 6 + 6) / width);
     across.forEach((place, number) => {
-      if (number % wide === 0) figure.text(columns[place], figure.left + (number + 0.5) * width, figure.floor + 17);
+      if (number % wide === 0) figure.text(x.names[place], figure.left + (number + 0.5) * width, figure.floor + 17);
     });
-    up.forEach((place, number) =>
-      figure.text(rows[place], figure.left - 7, figure.floor - (number + 0.5) * height + 4, { "text-anchor": "end" }),
-    );
-    figure.labels(x, y);
+    up.forEach((place, number) => {
+      const level = figure.floor - (number + 0.5) * height + 4;
+      figure.text(y.names[place], figure.left - 7, level, { "text-anchor": "end" });
+    });
+    figure.labels(x.label, y.label);
     return chosen;
   }
 

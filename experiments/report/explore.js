@@ -5,7 +5,7 @@
   const source = document.getElementById("study-data");
   if (!source) return;
   const data = JSON.parse(source.textContent),
-    { cells, keys, metric, targets } = data;
+    { axes, cells, keys, metric, targets } = data;
   const { Figure, css, element, measured, save, three } = drawing;
   const [WORKERS, BATCH, RATE] = [0, 1, 2],
     count = cells.label.length,
@@ -212,8 +212,10 @@
       const words = (cell) => (timed ? seconds(number(cell)) : metricText(number(cell)));
       charts.squares(
         figure,
-        data.maps.rates,
+        axes.learning_rate,
+        axes.batch_size,
         there,
+        (cell) => [cells.params[cell][RATE], cells.params[cell][BATCH]],
         (cell) => (measured(number(cell)) ? sign * number(cell) : null),
         (cell) => [measured(number(cell)) ? words(cell) : "–"],
       );
@@ -238,7 +240,8 @@
           : last[cell]
             ? ["met at the last", "evaluation"]
             : ["not reached"];
-      const drawn = charts.squares(figure, data.maps.time_to_target, there, logarithm, lines),
+      const sized = (cell) => [cells.params[cell][WORKERS], cells.params[cell][BATCH]];
+      const drawn = charts.squares(figure, axes.num_gpus, axes.batch_size, there, sized, logarithm, lines),
         timed = drawn.filter((cell) => measured(times[cell])).sort((a, b) => times[a] - times[b]);
       const ends = [...new Set([timed[0], timed.at(-1)])].filter(measured),
         between = ends.map((cell) => `${time(cell)} (${cells.label[cell]})`).join(" to ");

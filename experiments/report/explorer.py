@@ -21,7 +21,7 @@ from scalestudy.experiments.analysis.text.answer import chosen_lines
 from scalestudy.experiments.analysis.text.sentences import best_rows
 from scalestudy.experiments.plan.plan import short_name, value_text
 from scalestudy.experiments.report.curves import curves_of
-from scalestudy.experiments.report.maps import squares
+from scalestudy.experiments.report.maps import MOST_COLUMNS, MOST_ROWS, map_axis
 from scalestudy.experiments.study.mlflow_filters import cell_filter
 
 MOST_TARGETS = 25
@@ -32,6 +32,11 @@ MOST_CURVE_PERIODS = 20_000
 LOG_FROM = 30.0
 """From this ratio of two targets on, those between them are equal in ratio."""
 SIZE_KEYS = ("num_gpus", "batch_size", "learning_rate")
+MAP_AXES = (
+    ("num_gpus", "workers", MOST_COLUMNS),
+    ("batch_size", "batch size, all workers", MOST_ROWS),
+    ("learning_rate", "learning rate", MOST_COLUMNS),
+)
 HEADINGS = {"num_gpus": "workers", "batch_size": "batch", "learning_rate": "rate"}
 
 
@@ -70,12 +75,12 @@ def explorer_data(
 ) -> dict[str, Any]:
     """Return the page's data.
 
-    Study, metric, period (as words name it), unit, keys, cells, curves, maps, targets, and the answered one.
+    Study, metric, period (as words name it), unit, keys, cells, curves, axes, targets, and the answered one.
 
     summary: of the analysis. more_targets: with targets between the spec's (`slider_targets`).
-    runs_page: of the study's experiment in MLflow. cells: see `_cell_columns`. maps: see `squares`. targets: see
-    `_answer`. runs: that page, and a filter for each cell; null without a page. evaluation_timed: of runs that
-    others made and of a Ray Train loop, whose times include it.
+    runs_page: of the study's experiment in MLflow. cells: see `_cell_columns`. axes: of maps, see `map_axis`.
+    targets: see `_answer`. runs: that page, and a filter for each cell; null without a page. evaluation_timed: of runs
+    that others made and of a Ray Train loop, whose times include it.
     """
     spec, metric, cells = analysis.spec, analysis.metric, analysis.cells
     targets = metric.easiest_first(dict.fromkeys(spec.targets.accuracy))
@@ -85,7 +90,6 @@ def explorer_data(
     answers = [_answer(analysis, target, place) for target in targets]
     study_id = summary["study"]["study_id"]
     answered, columns = summary["recommendation"]["target"], _cell_columns(cells, summary)
-    workers, batches, rates = ([row["params"][key] for row in summary["cells"]] for key in SIZE_KEYS)
     filters = [None if cell.lent else cell_filter(cell.params, study_id) for cell in cells]
     return {
         "study": {"name": summary["study"]["name"], "id": study_id},
@@ -99,9 +103,9 @@ def explorer_data(
         ],
         "cells": columns,
         "curves": _curves(cells, best_rows(summary, MOST_CURVES)),
-        "maps": {
-            "rates": squares(rates, batches, x_label="learning rate"),
-            "time_to_target": squares(workers, batches, x_label="workers"),
+        "axes": {
+            key: map_axis(label, {row["params"][key] for row in summary["cells"]}, most)
+            for key, label, most in MAP_AXES
         },
         "targets": answers,
         "runs": runs_page and {"page": runs_page, "filters": filters},

@@ -9,21 +9,12 @@ MOST_COLUMNS, MOST_ROWS = 10, 12
 """Squares in each direction that still leave room for a number."""
 
 
-def squares(
-    x: Sequence[float], y: Sequence[float], *, x_label: str, y_label: str = "batch size, all workers"
-) -> dict[str, Any]:
-    """Return a map of cells by two values of each: labels of the axes, names of columns and rows, and places.
-
-    places: column and row of each cell.
-    """
-    columns, rows = Bins.of(x, MOST_COLUMNS), Bins.of(y, MOST_ROWS)
-    return {
-        "x": columns.axis(x_label),
-        "y": rows.axis(y_label),
-        "columns": columns.names,
-        "rows": rows.names,
-        "places": [[columns.place(across), rows.place(up)] for across, up in zip(x, y, strict=True)],
-    }
+def map_axis(label: str, values: Iterable[float], most: int) -> dict[str, Any]:
+    """Return one axis of a map: its label, the names of at most so many columns, the values, and the column of each."""
+    distinct = sorted(set(values))
+    bins = Bins.of(distinct, most)
+    places = [bins.place(value) for value in distinct]
+    return {"label": bins.axis(label), "names": bins.names, "values": distinct, "places": places}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scalestudy.experiments.report.maps import Bins, squares
+from scalestudy.experiments.report.maps import Bins, map_axis
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=40), st.integers(1, 12))
@@ -26,15 +26,14 @@ def test_few_values_stand_by_themselves_and_many_in_ranges():
     assert many.axis("num_gpus") == "num_gpus, each a range from"
 
 
-def test_a_map_has_a_square_for_each_cell_and_names_for_its_values():
-    found = squares([0.1, 0.2, 0.1], [32, 32, 64], x_label="learning rate")
-    assert found == {
-        "x": "learning rate",
-        "y": "batch size, all workers",
-        "columns": ["0.1", "0.2"],
-        "rows": ["32", "64"],
-        "places": [[0, 0], [1, 0], [0, 1]],
+def test_an_axis_has_the_column_of_each_value():
+    assert map_axis("learning rate", [0.2, 0.1, 0.2], 10) == {
+        "label": "learning rate",
+        "names": ["0.1", "0.2"],
+        "values": [0.1, 0.2],
+        "places": [0, 1],
     }
-    many = squares([1.0] * 40, [2.0 ** (each % 20) for each in range(40)], x_label="workers")
-    assert (len(many["rows"]), many["y"]) == (12, "batch size, all workers, each a range from")
-    assert {row for _, row in many["places"]} == set(range(12))
+    many = map_axis("batch size", [2**power for power in range(20)], 12)
+    assert (len(many["names"]), many["label"]) == (12, "batch size, each a range from")
+    assert many["places"] == sorted(many["places"])
+    assert set(many["places"]) == set(range(12))

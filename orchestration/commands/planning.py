@@ -20,6 +20,7 @@ from scalestudy.orchestration.cluster.nodes import slots as slots_of
 from scalestudy.orchestration.cluster.ray_private import gpu_type_here
 from scalestudy.orchestration.commands.earlier import earlier_timings
 from scalestudy.orchestration.commands.models import Variant, inspect_models
+from scalestudy.orchestration.study.concurrency import trainings_rule
 from scalestudy.orchestration.study.folders import read_trained_spec
 from scalestudy.orchestration.study.opening import PreparedStudy, open_extended
 from scalestudy.orchestration.study.ready import (
@@ -30,7 +31,6 @@ from scalestudy.orchestration.study.ready import (
     logical_cpus,
 )
 from scalestudy.orchestration.study.rehearsal import Rehearsal, kinds_of, rehearse_study
-from scalestudy.orchestration.study.schedule import trainings_rule
 
 NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 NAMED_SOURCES = 3

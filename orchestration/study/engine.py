@@ -20,8 +20,8 @@ from scalestudy.orchestration.groups.actor import GroupPoolActor
 from scalestudy.orchestration.groups.host import GroupHost, GroupResources, LoopGroups, room_beside_others
 from scalestudy.orchestration.groups.model import GroupLimits, TrialOrder
 from scalestudy.orchestration.groups.pool import PoolSettings
-from scalestudy.orchestration.study import schedule
 from scalestudy.orchestration.study.callables import modules_of
+from scalestudy.orchestration.study.concurrency import Placed, Room, concurrency, spare_cpus
 from scalestudy.orchestration.sweep.search import Search
 from scalestudy.orchestration.sweep.sweep import HEAD_SHARE, Record, Sweep
 
@@ -55,7 +55,7 @@ class Engine:
         self,
         spec: StudySpec,
         sizes: Sequence[int],
-        placed: schedule.Placed,
+        placed: Placed,
         folder: StudyFolder,
         *,
         growth: Growth | None,
@@ -73,7 +73,7 @@ class Engine:
             cpus_per_worker=wanted.cpus_per_worker,
             gpus_per_worker=wanted.gpus_per_worker if device == "cuda" else 0,
             timeout_seconds=collective_seconds(spec.limits),
-            spare_cpus=schedule.spare_cpus(workload),
+            spare_cpus=spare_cpus(workload),
         )
         per_group = 1 if fresh_workers or workload.loop else spec.limits.trials_per_group
         limits = GroupLimits(
@@ -83,7 +83,7 @@ class Engine:
             trials_per_group=per_group,
         )
         self.times_apart = placed.rule == "packed, then timed"  # its trials are timed by separate runs, after them
-        self._room = schedule.Room(nodes=nodes, exclusive=placed.rule == "exclusive")
+        self._room = Room(nodes=nodes, exclusive=placed.rule == "exclusive")
         self._sizes, self._logs, self._started = sizes, folder.logs, False
         cpus, gpus = wanted.cpus_per_worker, wanted.gpus_per_worker
         self._grown = growth.most(device=device, cpus_per_worker=cpus, gpus_per_worker=gpus) if growth else None
@@ -133,7 +133,7 @@ class Engine:
         if self.host.loop is None:  # a group of a user's loop serves one trial, which asks for it
             self.pool.prepare.remote(*sizes)
         Sweep(search, pool=self.pool, order_of=order_of, record=record).run(
-            concurrency=schedule.concurrency(self._sizes, self._room, self._grown),
+            concurrency=concurrency(self._sizes, self._room, self._grown),
             at_a_time=self._at_a_time,
             folder=self._logs,
             should_stop=lambda: should_stop() or self.is_lost or self.cluster_ends is not None,
@@ -147,7 +147,7 @@ class Engine:
         """
         if self._grown is None:
             return math.inf
-        return schedule.concurrency(self._sizes, self._room_now) + 1
+        return concurrency(self._sizes, self._room_now) + 1
 
     @property
     def slots(self) -> int:
@@ -155,7 +155,7 @@ class Engine:
         return 1 if self._room.exclusive else self._room_now.slots
 
     @property
-    def _room_now(self) -> schedule.Room:
+    def _room_now(self) -> Room:
         return replace(self._room, nodes=tuple(self.host.room or self._room.nodes))
 
     @property

@@ -23,11 +23,11 @@ from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.groups.gpus_on_cpu import training_device
 from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.study.callables import named_callables
+from scalestudy.orchestration.study.concurrency import Placed, spare_cpus, trainings_rule
 from scalestudy.orchestration.study.fingerprint import fingerprint_of
 from scalestudy.orchestration.study.loop_checks import check_loop
 from scalestudy.orchestration.study.opening import PreparedStudy
 from scalestudy.orchestration.study.rehearsal import Rehearsal, blamed, is_known_to_fit, rehearse_study
-from scalestudy.orchestration.study.schedule import Placed, spare_cpus, trainings_rule
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking.server import TrackingAddress, check_reachable, resolve_address, same_address
 from scalestudy.training.fingerprint import Fingerprint

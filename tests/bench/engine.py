@@ -23,7 +23,7 @@ from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.environment import prepare_environment
 from scalestudy.orchestration.cluster.connection import connect
 from scalestudy.orchestration.cluster.nodes import Node
-from scalestudy.orchestration.study.schedule import Room
+from scalestudy.orchestration.study.concurrency import Room
 from scalestudy.orchestration.study.study import StudyResult
 from scalestudy.orchestration.sweep.sweep import HEAD_SHARE
 from tests.bench.schedules import Costs, Work, lower_bound, simulate

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scalestudy.orchestration.groups.placement import Grant, GroupView, Placement, Request, Start, Stop, ahead, decide
-from scalestudy.orchestration.study.schedule import Room, concurrency
+from scalestudy.orchestration.study.concurrency import Room, concurrency
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalestudy.orchestration.cluster.nodes import Node
-from scalestudy.orchestration.study.schedule import Room
+from scalestudy.orchestration.study.concurrency import Room
 from tests.bench.schedules import Costs, Work, lower_bound, simulate
 
 COSTS = Costs(start=5.0, stop=1.0, trial=0.5)

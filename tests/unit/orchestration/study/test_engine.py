@@ -7,7 +7,7 @@ import pytest
 
 from scalestudy.experiments.spec.sections import Limits
 from scalestudy.orchestration.cluster.nodes import Grown, Node
-from scalestudy.orchestration.study import schedule
+from scalestudy.orchestration.study.concurrency import Room
 from scalestudy.orchestration.study.engine import DAY, Engine, collective_seconds
 
 
@@ -21,7 +21,7 @@ def test_a_rank_waits_for_another_as_long_as_that_may_load_or_write(minutes, sta
 def test_while_a_cluster_grows_one_trial_waits_beyond_those_with_room():
     def at_a_time(grown, *slots):
         nodes = [Node(node_id=str(number), slots=count) for number, count in enumerate(slots)]
-        room = schedule.Room(nodes=(), exclusive=False)
+        room = Room(nodes=(), exclusive=False)
         engine = object.__new__(Engine)  # starts nothing
         vars(engine).update(_grown=grown, _sizes=[2, 4], _room=room, host=SimpleNamespace(room=nodes))
         return engine._at_a_time()

@@ -6,7 +6,7 @@ import pytest
 
 from scalestudy.experiments.spec.sections import Resources
 from scalestudy.orchestration.cluster.nodes import Grown, Node
-from scalestudy.orchestration.study.schedule import (
+from scalestudy.orchestration.study.concurrency import (
     GROWING_CONCURRENCY,
     Room,
     concurrency,

@@ -111,8 +111,8 @@ const charts = (() => {
     return true;
   }
 
-  // A map of cells over two axes of maps.py. valueOf: of a cell on each axis. worth: of a cell, less is better; null: it
-  // is not known. lines: words of its square. Returns the cells that stand in squares, the best of each.
+  // A map of cells over two axes of maps.py. valueOf: of a cell on each axis. worth: of a cell, less is better; null if
+  // it is not known. lines: words of its square. Returns the cells that stand in squares, the best of each.
   function squares(figure, x, y, cells, valueOf, worth, lines) {
     const best = new Map(),
       value = (cell) => worth(cell) ?? Infinity;
@@ -131,7 +131,11 @@ const charts = (() => {
       height = (figure.floor - figure.top) / up.length;
     const known = chosen.map(worth).filter(measured),
       [least, greatest] = [Math.min(...known), Math.max(...known)];
-    const fitting = (words, usual) => Math.min(usual, (width - 4) / (words.length * 0.6)); // the size of its letters
+    const fitting = (words) => (width - 4) / (words.length * 0.6), // the size of its letters
+      written = new Map(chosen.map((cell) => [cell, lines(cell).filter((each) => fitting(each) >= LEAST_LETTERS)]));
+    const sized = (line, usual) =>
+      Math.min(usual, ...[...written.values()].filter((words) => words[line]).map((words) => fitting(words[line])));
+    const letters = [...Array(most).keys()].map((line) => sized(line, line ? 10.5 : 11.5));
     for (const cell of chosen) {
       const [column, row] = places.get(cell);
       const [left, top] = [
@@ -147,10 +151,10 @@ const charts = (() => {
       };
       square(1.5, { fill: css("--ink"), "fill-opacity": 0.04 + 0.3 * strength, "data-cell": cell });
       if (ring) square(2, { fill: "none", stroke: css(ring), "stroke-width": 2.5 });
-      const words = lines(cell).filter((text) => fitting(text, LEAST_LETTERS) === LEAST_LETTERS),
+      const words = written.get(cell),
         middle = [left + width / 2, top + height / 2];
       words.forEach((text, line) => {
-        const looks = { "font-size": fitting(text, line ? 10.5 : 11.5), "font-weight": ring && !line ? 650 : 400 };
+        const looks = { "font-size": letters[line], "font-weight": ring && !line ? 650 : 400 };
         const y = middle[1] + 4 + (line - (words.length - 1) / 2) * LINE;
         figure.text(text, middle[0], y, { fill: css("--ink"), ...looks });
       });

@@ -76,8 +76,11 @@ def _check_version(folder: StudyFolder) -> None:
         try:
             spec_of(folder)
             return
-        except SpecError as error:  # not all its lines: nobody is to mend a finished study's spec
-            problem = f"this scalestudy can't read its spec.yaml ({error.problems[0].what})"
+        except SpecError as error:
+            keys = [problem for problem in error.problems if problem.field]
+            if not keys:
+                raise  # the file is damaged
+            problem = f"this scalestudy can't read its spec.yaml ({keys[0].what})"
     remedy = "read it with the scalestudy that wrote it (0.1 and 0.2 write version 1), or run the study again"
     raise RequestError(f"DIR: {folder.address}: {problem}", remedy)
 

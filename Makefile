@@ -19,7 +19,7 @@
 #                      the pool's leases, a quarter of an hour
 #   make gpu           proofs and figures for a machine with one GPU, at most 9 minutes; makes no .venv and installs nothing:
 #                      PYTHON=python3 is one that has PyTorch 2.11 or newer, and need not have Ray. DATA=folder has
-#                      FashionMNIST/raw; PART="resume graphs" names parts; OUT=folder is for the results, else runs/gpu
+#                      FashionMNIST/raw; PART="resume compile" names parts; OUT=folder is for the results, else runs/gpu
 #
 # TORCH_INDEX=URL adds a package index for torch, such as PyTorch's own index of CPU builds.
 

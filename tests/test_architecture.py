@@ -23,7 +23,6 @@ ANALYSIS = {
     "pydantic",
     "pydantic_core",
     "yaml",
-    "matplotlib",
     "jinja2",
     "markupsafe",
 }

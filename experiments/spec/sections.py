@@ -139,7 +139,9 @@ class Resources(Section):
     cpus_per_worker: Count = 1
     """on a CPU also the threads of a worker"""
     exclusive: Annotated[Literal[False, True, "auto"], EXACT, Affects(step=False, result=False)] = "auto"
-    """whether a trial has its nodes to itself, so that timings are undisturbed; auto: true on CPUs"""
+    """whether a trial has its nodes to itself, so that timings are undisturbed; auto: true on CPUs, but not for
+    trainings of an adaptive study
+    """
     placement: Annotated[Literal["pack", "spread"], EXACT, Affects(result=False)] = "pack"
     """where workers go; pack: on as few nodes as hold a trial, for which it waits; spread: evenly over all nodes"""
     oversubscribe: Annotated[bool, Affects(result=False)] = False

@@ -115,7 +115,7 @@ class RunningStudy:
         self.recorder = Recorder(tracked, self.writer, study.history)
 
     def run(self) -> StudyResult:
-        """Run sweep, held-out cells and timing runs, and write the report.
+        """Run sweep and timing runs, and write the report.
 
         A run that breaks off keeps the trials that had ended; `broken` says why it did.
         """

@@ -4,19 +4,29 @@ The matrices of the laws are small: more threads of BLAS gain little on a quiet 
 each other. On one thread the number of cores also changes no digit.
 """
 
+from __future__ import annotations
+
 import functools
+import os
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from threadpoolctl import ThreadpoolController
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
+OPENMP = "KMP_DUPLICATE_LIB_OK"
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 @functools.cache
 def _controller() -> ThreadpoolController:
-    """Look once for the libraries that are loaded."""
+    """Look once for the libraries that are loaded. The import sets a variable, which is the user's program's to set."""
+    found = os.environ.get(OPENMP)
+    from threadpoolctl import ThreadpoolController
+
+    if found is None:
+        os.environ.pop(OPENMP, None)
     return ThreadpoolController()
 
 

@@ -1,5 +1,7 @@
 """The laws use one thread of BLAS, and leave the others as they were."""
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -47,3 +49,15 @@ def test_the_steps_to_a_target_are_drawn_on_one(monkeypatch: pytest.MonkeyPatch)
     with threadpool_limits(2, user_api="blas"):
         steps_to_target(places, arrived(np.log([400.0, 250.0, 180.0]), np.arange(3)), np.random.default_rng(0))
     assert seen == [{1}]
+
+
+def test_the_environment_of_the_program_stays_as_it_was() -> None:
+    program = """
+import os
+os.environ.pop("KMP_DUPLICATE_LIB_OK", None)
+before = dict(os.environ)
+from scalestudy.experiments.analysis.laws.one_thread import on_one_thread
+assert on_one_thread(int)() == 0
+assert dict(os.environ) == before
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from scalestudy.experiments.analysis.measures.parts import Summary
 
-Line = Literal["", "solid", "dashed", "dotted"]
+LineStyle = Literal["", "solid", "dashed", "dotted"]
 Shape = Literal["", "circle", "square", "triangle", "diamond", "down", "cross"]
 COLOURS = ("w1", "w2", "w3", "w4", "w5", "w6")
 """Colours for what differs, as style.css names them; beside them there are accent, ink and soft."""
@@ -50,7 +50,7 @@ class Series:
     """Its entry in the legend; empty: none."""
     points: Sequence[Point]
     colour: str
-    line: Line = ""
+    line: LineStyle = ""
     """Joins the points."""
     shape: Shape = ""
     """Stands at each point."""
@@ -72,7 +72,7 @@ class Upright:
     note: str = ""
     """Along it."""
     colour: str
-    line: Line
+    line: LineStyle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class Bars:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure:
+class Drawing:
     """One figure of the page."""
 
     name: str
@@ -130,9 +130,9 @@ class Figure:
     """None: the page draws it from its cells."""
 
 
-def not_drawn(name: str, title: str, why: str) -> Figure:
+def not_drawn(name: str, title: str, why: str) -> Drawing:
     """Return a figure that can't be drawn. why: a clause without a full stop."""
-    return Figure(name=name, title=title, lacks=f"{why}.")
+    return Drawing(name=name, title=title, lacks=f"{why}.")
 
 
 def sentences(*parts: str) -> str:

@@ -45,7 +45,7 @@ from scalestudy.experiments.analysis.text.answer import (
 from scalestudy.experiments.analysis.text.sentences import best_rows, book_table, evidence_words, shared_caveats
 from scalestudy.experiments.analysis.text.to_learn import to_learn
 from scalestudy.experiments.plan.timing_flags import TimingFlag
-from scalestudy.experiments.report.charts import Figure, not_drawn, sentences
+from scalestudy.experiments.report.charts import Drawing, not_drawn, sentences
 from scalestudy.experiments.report.explorer import embedded
 from scalestudy.experiments.report.flags import flag_words
 from scalestudy.experiments.report.phases_figure import phases_figure
@@ -188,7 +188,7 @@ def contents(*, explored: bool, beyond: bool, judged: bool) -> list[tuple[str, s
     ]
 
 
-def summary_figures(summary: Summary) -> list[Figure]:
+def summary_figures(summary: Summary) -> list[Drawing]:
     """Return the figures whose numbers a summary has."""
     return [
         speedup_figure(summary),
@@ -199,7 +199,7 @@ def summary_figures(summary: Summary) -> list[Figure]:
     ]
 
 
-def explored_figures(data: Mapping[str, Any], summary: Summary) -> list[Figure]:
+def explored_figures(data: Mapping[str, Any], summary: Summary) -> list[Drawing]:
     """Return the figures that are drawn from the cells, and those that the study does not support.
 
     With a single point there is nothing to compare.
@@ -231,7 +231,7 @@ def explored_figures(data: Mapping[str, Any], summary: Summary) -> list[Figure]:
     return [
         not_drawn(name, title, lacks[name])
         if lacks[name]
-        else Figure(name=name, title=title, caption=sentences(caption, more.get(name, "")))
+        else Drawing(name=name, title=title, caption=sentences(caption, more.get(name, "")))
         for name, title, caption in EXPLORED
     ]
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from scalestudy.experiments.analysis.answers.judged import LOOP_PHASES
 from scalestudy.experiments.analysis.answers.verdicts import phase_share
 from scalestudy.experiments.analysis.measures.parts import Row, Summary, present
-from scalestudy.experiments.report.charts import Bar, Bars, Figure, Part, not_drawn, places_of, sentences
+from scalestudy.experiments.report.charts import Bar, Bars, Drawing, Part, not_drawn, places_of, sentences
 from scalestudy.experiments.report.flags import flag_mark, flag_words
 
 PHASE_PARTS = {
@@ -16,7 +16,7 @@ PHASE_PARTS = {
 }
 
 
-def phases_figure(summary: Summary) -> Figure:
+def phases_figure(summary: Summary) -> Drawing:
     """Return milliseconds a step by phase, a stacked bar for each (num_gpus, batch_size)."""
     name, title = "phases", "Where a step's time goes"
     rows = [row for row in summary["timings"] if present(row["step_seconds"])]
@@ -33,7 +33,7 @@ def phases_figure(summary: Summary) -> Figure:
         for row in rows
     ]
     numbers = Bars(label="milliseconds a step (median)", unit="ms", parts=[*PHASE_PARTS.values()], bars=bars)
-    return Figure(name=name, title=title, caption=_caption(rows), numbers=numbers)
+    return Drawing(name=name, title=title, caption=_caption(rows), numbers=numbers)
 
 
 def _caption(rows: Sequence[Row]) -> str:

@@ -9,7 +9,7 @@ from scalestudy.experiments.analysis.measures.units import FLAGGED, plural, seco
 from scalestudy.experiments.report.charts import (
     Axis,
     Chart,
-    Figure,
+    Drawing,
     Point,
     Series,
     Upright,
@@ -20,7 +20,7 @@ from scalestudy.experiments.report.charts import (
 from scalestudy.experiments.report.flags import flag_mark, flag_words
 
 
-def predictions_figure(summary: Summary) -> Figure:
+def predictions_figure(summary: Summary) -> Drawing:
     """Return seconds to the target over num_gpus, predicted and measured, on log axes."""
     name, title = "predictions", "Beyond the cluster at hand"
     part = part_of(summary, "predictions")
@@ -38,7 +38,7 @@ def predictions_figure(summary: Summary) -> Figure:
         uprights=uprights,
     )
     caption = sentences(_caption(part, rows), flag_words([flags[row["label"]] for row in measured]))
-    return Figure(name=name, title=f"Time to {part['target']:g} beyond the cluster", caption=caption, numbers=numbers)
+    return Drawing(name=name, title=f"Time to {part['target']:g} beyond the cluster", caption=caption, numbers=numbers)
 
 
 def valid_rows(part: Mapping[str, Any]) -> list[Row]:

@@ -14,7 +14,7 @@ from scalestudy.experiments.report.charts import (
     SHAPES,
     Axis,
     Chart,
-    Figure,
+    Drawing,
     Point,
     Series,
     not_drawn,
@@ -43,17 +43,17 @@ class Line:
         return [row["params"]["num_gpus"] for row in self.rows]
 
 
-def speedup_figure(summary: Summary) -> Figure:
+def speedup_figure(summary: Summary) -> Drawing:
     """Return the measured speed-up over one worker at the same batch, beside the ideal."""
     name, title, lines = "speedup", "Speed-up at the same batch", lines_of_batches(summary)
     if not lines:
         return not_drawn(name, title, _lack(summary))
     caption = sentences("A line for each batch.", _noise(summary, lines))
     numbers = _chart(summary, lines, "speedup", "speed-up over one worker")
-    return Figure(name=name, title=title, caption=caption, numbers=numbers)
+    return Drawing(name=name, title=title, caption=caption, numbers=numbers)
 
 
-def efficiency_figure(summary: Summary) -> Figure:
+def efficiency_figure(summary: Summary) -> Drawing:
     """Return the measured speed-up over one worker, divided by num_gpus, at the same batch, beside the ideal."""
     name, title, lines = "efficiency", "Efficiency at the same batch", lines_of_batches(summary)
     if not lines:
@@ -66,7 +66,7 @@ def efficiency_figure(summary: Summary) -> Figure:
             "one alone would do in the same time."
         )
     numbers = _chart(summary, lines, "efficiency", "efficiency (speed-up ÷ workers)")
-    return Figure(name=name, title=title, caption=sentences(words, _noise(summary, lines)), numbers=numbers)
+    return Drawing(name=name, title=title, caption=sentences(words, _noise(summary, lines)), numbers=numbers)
 
 
 def _lack(summary: Summary) -> str:

@@ -18,8 +18,8 @@ from scalestudy.experiments.analysis.measures.units import plural, three_digits
 from scalestudy.experiments.report.charts import (
     Axis,
     Chart,
-    Figure,
-    Line,
+    Drawing,
+    LineStyle,
     Point,
     Series,
     Shape,
@@ -39,7 +39,7 @@ NEAR = 4.0
 """The axis shows a batch beyond the measured ones only within this factor."""
 
 
-def steps_figure(summary: Summary) -> Figure:
+def steps_figure(summary: Summary) -> Drawing:
     """Return steps to the target over the examples of a step, with S(B) = S_min(1 + B_crit/B).
 
     Each batch stands at its best rate.
@@ -65,7 +65,7 @@ def steps_figure(summary: Summary) -> Figure:
     )
     shorter = "" if whole else "The last step of an epoch has fewer examples than the batch size."
     caption = sentences(_caption(part, points), shorter)
-    return Figure(name=name, title=f"Steps to {part['target']:g} by batch size", caption=caption, numbers=numbers)
+    return Drawing(name=name, title=f"Steps to {part['target']:g} by batch size", caption=caption, numbers=numbers)
 
 
 def examples_of(point: Measured) -> float:
@@ -138,7 +138,7 @@ def _law(part: Mapping[str, Any]) -> list[Series]:
 def _batches(part: Mapping[str, Any], points: Sequence[Measured]) -> list[Upright]:
     """Return the critical batch and the noise scale with their intervals, if the axis has room."""
     uprights = []
-    looks: tuple[tuple[str, str, str, Line], ...] = (
+    looks: tuple[tuple[str, str, str, LineStyle], ...] = (
         ("b_crit", "B_crit", "w1", "dashed"),
         ("noise_scale", "noise scale", "w2", "dotted"),
     )

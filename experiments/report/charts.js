@@ -14,6 +14,7 @@ const charts = (() => {
   // The cell of a mark that is of several: the chosen one, if it is among them, or else the first that is shown.
   const cellOf = ({ cells }, view) =>
     cells.includes(view.chosen()) && view.shown(view.chosen()) ? view.chosen() : (cells.find(view.shown) ?? null);
+  const ranged = ({ low, high }) => measured(low) && measured(high);
   const there = ({ cells }, view) => !cells.length || cells.some(view.shown);
 
   function chart(figure, { x, y, series, uprights }) {
@@ -33,7 +34,7 @@ const charts = (() => {
       scaled = (axis, values) => ({ ...axis, from: axis.start, exact: axis.ticks.length ? axis.ticks : null, values });
     figure.axes(
       scaled(x, [...points.map((point) => point.x), ...uprights.map(({ at }) => at)]),
-      scaled(y, points.flatMap((point) => [point.y, point.low, point.high]).filter(measured)),
+      scaled(y, points.flatMap((point) => (ranged(point) ? [point.y, point.low, point.high] : [point.y]))),
     );
     for (const { at, low, high, note, colour, line } of uprights) {
       const paint = css(`--${colour}`);
@@ -46,7 +47,7 @@ const charts = (() => {
     }
     for (const each of left) {
       const paint = css(`--${each.colour}`),
-        ends = each.points.filter(({ low, high }) => measured(low) && measured(high));
+        ends = each.points.filter(ranged);
       if (each.band)
         figure.area(
           ends.map((point) => [point.x, point.low, point.high]),

@@ -1,6 +1,6 @@
 """Figures as numbers and words: what `charts.js` draws. How they look, the page's scripts decide."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,7 +22,7 @@ class Axis:
     start: float | None = None
     """Where it begins, if no number is less."""
     ticks: Sequence[float] = ()
-    """None: round numbers."""
+    """Empty: round numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +138,11 @@ def not_drawn(name: str, title: str, why: str) -> Drawing:
 def sentences(*parts: str) -> str:
     """Join the parts of a caption. Empty ones are left out."""
     return " ".join(part for part in parts if part)
+
+
+def between(low: float | None, high: float | None, text: Callable[[float], str]) -> str:
+    """Return ` (low to high)`, which follows a number; empty without an interval."""
+    return "" if low is None or high is None else f" ({text(low)} to {text(high)})"
 
 
 def places_of(summary: Summary) -> dict[str, int]:

@@ -51,7 +51,7 @@ from scalestudy.experiments.report.flags import flag_words
 from scalestudy.experiments.report.phases_figure import phases_figure
 from scalestudy.experiments.report.predictions_figure import predictions_figure
 from scalestudy.experiments.report.runs_table import runs_tables
-from scalestudy.experiments.report.speedup_figures import efficiency_figure, speedup_figure
+from scalestudy.experiments.report.speedup_figures import scaling_figure
 from scalestudy.experiments.report.steps_figure import steps_figure
 from scalestudy.experiments.report.tables import law_tables, looks_table, prediction_table
 
@@ -191,10 +191,10 @@ def contents(*, explored: bool, beyond: bool, judged: bool) -> list[tuple[str, s
 def summary_figures(summary: Summary) -> list[Drawing]:
     """Return the figures whose numbers a summary has."""
     return [
-        speedup_figure(summary),
+        scaling_figure(summary, "speedup"),
         phases_figure(summary),
         predictions_figure(summary),
-        efficiency_figure(summary),
+        scaling_figure(summary, "efficiency"),
         steps_figure(summary),
     ]
 

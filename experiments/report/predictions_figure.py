@@ -13,6 +13,7 @@ from scalestudy.experiments.report.charts import (
     Point,
     Series,
     Upright,
+    between,
     not_drawn,
     places_of,
     sentences,
@@ -91,8 +92,7 @@ def _predicted(rows: Sequence[Row], part: Mapping[str, Any]) -> list[Series]:
 
 def _point(row: Row, part: Mapping[str, Any]) -> Point:
     mark = FLAGGED if part.get("flagged") else ""
-    wide = row["low"] is not None and row["high"] is not None
-    interval = f" ({seconds_text(row['low'])} to {seconds_text(row['high'])})" if wide else ""
+    interval = between(row["low"], row["high"], seconds_text)
     words = [
         f"{plural(row['num_gpus'], 'worker')} at batch {row['batch_size']:g}, predicted",
         f"{seconds_text(row['seconds_to_target'])}{mark} to {part['target']:g}{interval}",
@@ -131,8 +131,7 @@ def _caption(part: Mapping[str, Any], rows: Sequence[Row]) -> str:
     best = (part.get("best") or {}).get("fastest")
     best = best if best and present(best) else min(rows, key=lambda row: float(row["seconds_to_target"]))
     mark = FLAGGED if part.get("flagged") else ""
-    wide = best["low"] is not None and best["high"] is not None
-    interval = f" ({seconds_text(best['low'])} to {seconds_text(best['high'])})" if wide else ""
+    interval = between(best["low"], best["high"], seconds_text)
     return (
         f"Predicted soonest: {plural(best['num_gpus'], 'worker')} at batch {best['batch_size']:g}, "
         f"{seconds_text(best['seconds_to_target'])}{mark}{interval} and {three_digits(best['worker_seconds'])} "

@@ -1,6 +1,6 @@
 """Speed-up and efficiency over num_gpus, as measured."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
@@ -17,6 +17,7 @@ from scalestudy.experiments.report.charts import (
     Drawing,
     Point,
     Series,
+    between,
     not_drawn,
     places_of,
     sentences,
@@ -28,6 +29,11 @@ MOST_LINES = len(COLOURS)
 LOG_FROM_WORKERS = 16
 """From so many workers on the axis is logarithmic: sizes double, and a linear axis would press small ones together."""
 Measure = Literal["speedup", "efficiency"]
+TITLES: Mapping[Measure, str] = {"speedup": "Speed-up", "efficiency": "Efficiency"}
+LABELS: Mapping[Measure, str] = {
+    "speedup": "speed-up over one worker",
+    "efficiency": "efficiency (speed-up ÷ workers)",
+}
 
 
 @dataclass(frozen=True)
@@ -43,35 +49,22 @@ class Line:
         return [row["params"]["num_gpus"] for row in self.rows]
 
 
-def speedup_figure(summary: Summary) -> Drawing:
-    """Return the measured speed-up over one worker at the same batch, beside the ideal."""
-    name, title, lines = "speedup", "Speed-up at the same batch", lines_of_batches(summary)
+def scaling_figure(summary: Summary, measure: Measure) -> Drawing:
+    """Return the measured speed-up over one worker at the same batch, or that divided by num_gpus; beside the ideal."""
+    title = f"{TITLES[measure]} at the same batch"
+    scaling, lines = summary["scaling"], lines_of_batches(summary)
     if not lines:
-        return not_drawn(name, title, _lack(summary))
-    caption = sentences("A line for each batch.", _noise(summary, lines))
-    numbers = _chart(summary, lines, "speedup", "speed-up over one worker")
-    return Drawing(name=name, title=title, caption=caption, numbers=numbers)
-
-
-def efficiency_figure(summary: Summary) -> Drawing:
-    """Return the measured speed-up over one worker, divided by num_gpus, at the same batch, beside the ideal."""
-    name, title, lines = "efficiency", "Efficiency at the same batch", lines_of_batches(summary)
-    if not lines:
-        return not_drawn(name, title, _lack(summary))
-    scaling, words = summary["scaling"], ""
-    if present(scaling):
+        one = "one number of workers alone was timed at the same batch"
+        return not_drawn(measure, title, one if present(scaling) else why_of(scaling))
+    words = "A line for each batch." if measure == "speedup" else ""
+    if measure == "efficiency" and present(scaling):
         best = scaling["best"]
         words = (
             f"At best ({best['label']}) each of {scaling['num_gpus']} workers does {best['efficiency']:.0%} of what "
             "one alone would do in the same time."
         )
-    numbers = _chart(summary, lines, "efficiency", "efficiency (speed-up ÷ workers)")
-    return Drawing(name=name, title=title, caption=sentences(words, _noise(summary, lines)), numbers=numbers)
-
-
-def _lack(summary: Summary) -> str:
-    scaling = summary["scaling"]
-    return "one number of workers alone was timed at the same batch" if present(scaling) else why_of(scaling)
+    caption = sentences(words, _noise(summary, lines))
+    return Drawing(name=measure, title=title, caption=caption, numbers=_chart(summary, lines, measure))
 
 
 def _noise(summary: Summary, lines: Sequence[Line]) -> str:
@@ -82,7 +75,7 @@ def _noise(summary: Summary, lines: Sequence[Line]) -> str:
     return sentences(noise, flag_words(rows))
 
 
-def _chart(summary: Summary, lines: Sequence[Line], measure: Measure, words: str) -> Chart:
+def _chart(summary: Summary, lines: Sequence[Line], measure: Measure) -> Chart:
     """Return a series for each line, the fastest in colour, and the ideal."""
     intervals, places = SpeedupIntervals(summary["timings"]), places_of(summary)
     series = []
@@ -93,8 +86,8 @@ def _chart(summary: Summary, lines: Sequence[Line], measure: Measure, words: str
             of = workers if measure == "efficiency" else 1
             ends = intervals.of(row) if row["scaling"] == STRONG else None
             low, high = (None, None) if ends is None else (ends[0] / of, ends[1] / of)
-            between = "" if low is None or high is None else f" ({three_digits(low)} to {three_digits(high)})"
-            value = f"{measure.replace('speedup', 'speed-up')} {three_digits(row[measure])}{flag_mark([row])}{between}"
+            interval = between(low, high, three_digits)
+            value = f"{TITLES[measure].lower()} {three_digits(row[measure])}{flag_mark([row])}{interval}"
             points.append(
                 Point(
                     x=workers,
@@ -121,7 +114,7 @@ def _chart(summary: Summary, lines: Sequence[Line], measure: Measure, words: str
     both = log and measure == "speedup"
     return Chart(
         x=Axis(label="workers", log=log, ticks=workers),
-        y=Axis(label=words, log=both, start=None if both else 0.0),
+        y=Axis(label=LABELS[measure], log=both, start=None if both else 0.0),
         series=series,
     )
 

@@ -24,6 +24,7 @@ from scalestudy.experiments.report.charts import (
     Series,
     Shape,
     Upright,
+    between,
     not_drawn,
     sentences,
 )
@@ -108,17 +109,15 @@ def _point(summary: Summary, part: Mapping[str, Any], point: Measured) -> Point:
         if all(row["params"].get(key) == point[key] for key in ("batch_size", "learning_rate"))
         and combination_of(row["params"]) == part.get("of", "")
     ]
-    wide = point["low"] is not None and point["high"] is not None
-    interval = f" ({_count(point['low'])} to {_count(point['high'])})" if wide else ""
     words = [
         f"batch {point['batch_size']:g} at its best rate, {point['learning_rate']:g}",
-        f"{_count(point['steps'])} steps to {part['target']:g}{interval}",
+        f"{_count(point['steps'])} steps to {part['target']:g}{between(point['low'], point['high'], _count)}",
         plural(point["n"], "training"),
         *([f"{point['edge']} rate tried"] if point["edge"] else []),
         *([point["regime"]] if point["regime"] else []),
     ]
-    low, high = (point["low"], point["high"]) if wide else (None, None)
-    return Point(x=examples_of(point), y=point["steps"], low=low, high=high, cells=cells, words=words)
+    x, y = examples_of(point), point["steps"]
+    return Point(x=x, y=y, low=point["low"], high=point["high"], cells=cells, words=words)
 
 
 def _law(part: Mapping[str, Any]) -> list[Series]:

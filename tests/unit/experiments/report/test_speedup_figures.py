@@ -5,16 +5,16 @@ import pytest
 from scalestudy.experiments.analysis.measures.scaling import SpeedupIntervals
 from scalestudy.experiments.report import speedup_figures
 from scalestudy.experiments.report.charts import COLOURS, Point
-from scalestudy.experiments.report.speedup_figures import efficiency_figure, lines_of_batches, speedup_figure
+from scalestudy.experiments.report.speedup_figures import lines_of_batches, scaling_figure
 from tests.support.rich_study import rich_summary
 
 
-@pytest.mark.parametrize(("figure", "measure"), [(speedup_figure, "speedup"), (efficiency_figure, "efficiency")])
-def test_bars_are_the_intervals_of_the_measured_speed_ups(figure, measure):
+@pytest.mark.parametrize("measure", ["speedup", "efficiency"])
+def test_bars_are_the_intervals_of_the_measured_speed_ups(measure):
     summary = rich_summary()
     fastest, intervals = lines_of_batches(summary)[0], SpeedupIntervals(summary["timings"])
     assert fastest.sizes == [1, 2, 4, 8]
-    first, *points = figure(summary).numbers.series[0].points
+    first, *points = scaling_figure(summary, measure).numbers.series[0].points
     assert (first.x, first.y, first.low, first.high) == (1, 1.0, None, None)  # one worker has no bar
     for row, point in zip(fastest.rows[1:], points, strict=True):
         of = row["params"]["num_gpus"] if measure == "efficiency" else 1
@@ -27,7 +27,7 @@ def test_what_was_timed_once_has_no_bars():
     summary = rich_summary()
     for row in summary["timings"]:
         row["scatter"]["seconds"] = {"value": None, "why": "fewer than two runs measured it", "n": 1}
-    figure = efficiency_figure(summary)
+    figure = scaling_figure(summary, "efficiency")
     assert {point.low for series in figure.numbers.series for point in series.points} == {None}
     assert "Bars" not in figure.caption
 
@@ -35,7 +35,7 @@ def test_what_was_timed_once_has_no_bars():
 def test_a_point_belongs_to_every_cell_of_its_timing_and_tells_what_was_measured():
     summary = rich_summary()
     labels = [row["label"] for row in summary["cells"]]
-    last = speedup_figure(summary).numbers.series[-2].points[-1]
+    last = scaling_figure(summary, "speedup").numbers.series[-2].points[-1]
     assert [labels[place] for place in last.cells] == [
         f"workers=8 batch=128 lr={rate:g}" for rate in (0.05, 0.1, 0.2, 0.4)
     ]
@@ -46,15 +46,15 @@ def test_a_point_belongs_to_every_cell_of_its_timing_and_tells_what_was_measured
 def test_the_ideal_is_a_worker_each_and_no_higher_than_what_was_measured():
     summary = rich_summary()
     most = max(row["speedup"] for row in summary["timings"])
-    assert efficiency_figure(summary).numbers.series[-1].points == [Point(x=1, y=1.0), Point(x=8, y=1.0)]
-    one, end = speedup_figure(summary).numbers.series[-1].points
+    assert scaling_figure(summary, "efficiency").numbers.series[-1].points == [Point(x=1, y=1.0), Point(x=8, y=1.0)]
+    one, end = scaling_figure(summary, "speedup").numbers.series[-1].points
     assert (one.x, one.y, end.x) == (1, 1.0, end.y)
     assert most <= end.x < 1.05 * most
 
 
 def test_the_fastest_lines_have_colours_and_the_others_one_entry(monkeypatch):
     monkeypatch.setattr(speedup_figures, "MOST_LINES", 2)
-    *lines, _ = efficiency_figure(rich_summary()).numbers.series
+    *lines, _ = scaling_figure(rich_summary(), "efficiency").numbers.series
     assert [(line.words, line.colour) for line in lines] == [
         ("batch=2048", COLOURS[0]),
         ("batch=1024", COLOURS[1]),
@@ -70,6 +70,6 @@ def test_from_sixteen_workers_on_the_axis_is_logarithmic(most, log):
     for row in summary["timings"]:
         if row["params"]["num_gpus"] == 8:
             row["params"]["num_gpus"] = most
-    speedup, efficiency = (figure(summary).numbers for figure in (speedup_figure, efficiency_figure))
+    speedup, efficiency = (scaling_figure(summary, each).numbers for each in ("speedup", "efficiency"))
     assert [(each.x.log, each.y.log) for each in (speedup, efficiency)] == [(log, log), (log, False)]
     assert speedup.x.ticks == efficiency.x.ticks == [1, 2, 4, most]

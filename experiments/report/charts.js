@@ -1,8 +1,7 @@
 // Draws what the page's figures are made of: series over two axes, stacked bars, maps of squares. Each returns whether
 // anything is left to draw. What is drawn comes from charts.py and maps.py; filters hide what is of hidden cells alone.
 const charts = (() => {
-  const { css, element, measured, three } = drawing;
-  const DASHES = { solid: null, dashed: "5 3", dotted: "1.5 2.5" };
+  const { DASHES, css, element, measured, three } = drawing;
   const BAND = 0.16,
     SHADE = 0.1, // strengths of areas
     MOST_BARS = 16,
@@ -14,6 +13,8 @@ const charts = (() => {
   // The cell of a mark that is of several: the chosen one, if it is among them, or else the first that is shown.
   const cellOf = ({ cells }, view) =>
     cells.includes(view.chosen()) && view.shown(view.chosen()) ? view.chosen() : (cells.find(view.shown) ?? null);
+  const ringOf = (cell, view) =>
+    cell === view.chosen() ? css("--ink") : view.roles(cell).length ? css("--accent") : null;
   const ranged = ({ low, high }) => measured(low) && measured(high);
   const there = ({ cells }, view) => !cells.length || cells.some(view.shown);
 
@@ -28,7 +29,7 @@ const charts = (() => {
     figure.legend(
       [...left, ...uprights]
         .filter(({ words }) => words)
-        .map((each) => ({ ...each, dashes: DASHES[each.line], area: each.band ? BAND : null })),
+        .map((each) => ({ ...each, area: each.band ? BAND : null })),
     );
     const points = left.flatMap((each) => each.points),
       scaled = (axis, values) => ({ ...axis, from: axis.start, exact: axis.ticks.length ? axis.ticks : null, values });
@@ -97,10 +98,10 @@ const charts = (() => {
         figure.svg.append(element("svg:rect", { ...size, ...looks, "data-cell": cell }));
         start += value;
       });
-      const ring = cell === view.chosen() ? "--ink" : view.roles(cell).length ? "--accent" : null;
+      const ring = ringOf(cell, view);
       if (ring) {
         const size = { x: figure.left - 2, y: y + 14, width: end - figure.left + 4, height: 17 };
-        figure.svg.append(element("svg:rect", { ...size, fill: "none", stroke: css(ring), "stroke-width": 2 }));
+        figure.svg.append(element("svg:rect", { ...size, fill: "none", stroke: ring, "stroke-width": 2 }));
       }
       figure.text(three(total(bar)), end + 6, y + 26, { "text-anchor": "start" });
       const shares = bar.values.map(
@@ -145,13 +146,13 @@ const charts = (() => {
       ];
       const behind = greatest > least ? (worth(cell) - least) / (greatest - least) : 0,
         strength = measured(worth(cell)) ? 1 - behind : 0;
-      const ring = cell === figure.view.chosen() ? "--ink" : figure.view.roles(cell).length ? "--accent" : null;
+      const ring = ringOf(cell, figure.view);
       const square = (inset, looks) => {
         const size = { width: Math.max(1, width - 2 * inset), height: Math.max(1, height - 2 * inset) };
         figure.svg.append(element("svg:rect", { x: left + inset, y: top + inset, ...size, ...looks }));
       };
       square(1.5, { fill: css("--ink"), "fill-opacity": 0.04 + 0.3 * strength, "data-cell": cell });
-      if (ring) square(2, { fill: "none", stroke: css(ring), "stroke-width": 2.5 });
+      if (ring) square(2, { fill: "none", stroke: ring, "stroke-width": 2.5 });
       const words = written.get(cell),
         middle = [left + width / 2, top + height / 2];
       words.forEach((text, line) => {

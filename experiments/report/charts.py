@@ -11,6 +11,7 @@ Shape = Literal["", "circle", "square", "triangle", "diamond", "down", "cross"]
 COLOURS = ("w1", "w2", "w3", "w4", "w5", "w6")
 """Colours for what differs, as style.css names them; beside them there are accent, ink and soft."""
 SHAPES: tuple[Shape, ...] = ("circle", "square", "triangle", "diamond", "down")
+"""Shapes for what differs: one fewer than colours, so that 30 of both differ."""
 
 
 @dataclass(frozen=True, kw_only=True)

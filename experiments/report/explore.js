@@ -6,12 +6,9 @@
   if (!source) return;
   const data = JSON.parse(source.textContent),
     { axes, cells, keys, metric, targets } = data;
-  const { Figure, css, element, measured, save, three } = drawing;
+  const { DASHES, Figure, css, element, measured, save, three } = drawing;
   const [WORKERS, BATCH, RATE] = [0, 1, 2],
-    count = cells.label.length,
-    every = [...Array(count).keys()];
-  const sizes = [...new Set(cells.params.map((params) => params[WORKERS]))].sort((a, b) => a - b);
-  const SHAPES = ["circle", "square", "triangle", "diamond", "down"]; // one fewer than colours: 30 sizes differ
+    every = [...cells.label.keys()];
   const rates = ["samples_per_second", "tokens_per_second"].filter((key) => key in cells);
   // Of the curves: words, the columns of a curve, solid and dotted, and whether a target is one of their values.
   const TITLE = metric.named_by_others ? metric.name : `test ${metric.name}`;
@@ -22,7 +19,7 @@
     { name: "loss", words: "train and test loss", columns: ["test_loss", "train_loss"], targeted: metric.name === "loss" },
     { name: "rate", words: "learning rate", columns: ["learning_rate"], targeted: false },
   ].filter(({ columns }) => data.curves.some((curve) => columns.some((key) => (curve[key] || []).some(measured))));
-  const MEMORY = "study-view " + data.study.id;
+  const MEMORY = "study-view " + data.study_id;
   // MLflow shows the page in a frame without an origin, which may neither save files nor open windows.
   const sandboxed = self !== top && self.origin === "null";
   document.documentElement.classList.toggle("sandboxed", sandboxed);
@@ -113,14 +110,13 @@
   }
 
   // ---- the figures ----
-  const colour = (cell) => css(`--w${(sizes.indexOf(cells.params[cell][WORKERS]) % 6) + 1}`);
-  const shape = (cell) => SHAPES[sizes.indexOf(cells.params[cell][WORKERS]) % SHAPES.length];
+  const lookOf = (cell) => data.sizes.find(({ workers }) => workers === cells.params[cell][WORKERS]);
   const view = {
     title: (cell) => cells.label[cell],
     facts,
     roles: rolesOf,
-    colour,
-    shape,
+    colour: (cell) => css(`--${lookOf(cell).colour}`),
+    shape: (cell) => lookOf(cell).shape,
     shown,
     chosen: () => state.chosen,
     choose: (chosen) => change({ chosen }),
@@ -136,7 +132,7 @@
         .flatMap((curve) =>
           columns.map((key, place) => ({
             cell: curve.cell,
-            dashes: curve.runs ? "5 3" : place ? "1.5 2.5" : null,
+            style: curve.runs ? "dashed" : place ? "dotted" : "solid",
             points: curve[state.over]
               .map((each, period) => [each, (curve[key] || [])[period]])
               .filter((point) => point.every(measured)),
@@ -159,14 +155,14 @@
       );
       if (answer) figure.level(answer.target, `target ${answer.target}`);
       lines.sort((a, b) => weight(a.cell) - weight(b.cell));
-      for (const { cell, dashes, points } of lines) {
+      for (const { cell, style, points } of lines) {
         const strong = weight(cell) > 0;
         figure.line(points, {
-          stroke: cell === state.chosen ? css("--ink") : colour(cell),
+          stroke: cell === state.chosen ? css("--ink") : view.colour(cell),
           "stroke-width": strong ? 2.5 : 1.2,
           "stroke-opacity": strong || state.chosen === null ? 0.9 : 0.3,
           "data-cell": cell,
-          "stroke-dasharray": dashes,
+          "stroke-dasharray": DASHES[style],
         });
         points.forEach(([x, y]) => figure.mark(cell, figure.x.at(x), figure.y.at(y)));
       }

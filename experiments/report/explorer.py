@@ -20,6 +20,7 @@ from scalestudy.experiments.analysis.measures.usable import COUNTED, test_values
 from scalestudy.experiments.analysis.text.answer import chosen_lines
 from scalestudy.experiments.analysis.text.sentences import best_rows
 from scalestudy.experiments.plan.plan import short_name, value_text
+from scalestudy.experiments.report.charts import COLOURS, SHAPES
 from scalestudy.experiments.report.curves import curves_of
 from scalestudy.experiments.report.maps import MOST_COLUMNS, MOST_ROWS, map_axis
 from scalestudy.experiments.study.mlflow_filters import cell_filter
@@ -73,14 +74,15 @@ def explorer_data(
     more_targets: bool = True,
     runs_page: str | None = None,
 ) -> dict[str, Any]:
-    """Return the page's data.
-
-    Study, metric, period (as words name it), unit, keys, cells, curves, axes, targets, and the answered one.
+    """Return the page's data: of the study, its cells, and the answer at each target.
 
     summary: of the analysis. more_targets: with targets between the spec's (`slider_targets`).
-    runs_page: of the study's experiment in MLflow. cells: see `_cell_columns`. axes: of maps, see `map_axis`.
-    targets: see `_answer`. runs: that page, and a filter for each cell; null without a page. evaluation_timed: of runs
-    that others made and of a Ray Train loop, whose times include it.
+    runs_page: of the study's experiment in MLflow.
+
+    period: as words name it. evaluation_timed: of runs that others made and of a Ray Train loop, whose times include
+    it. keys: what differs between cells. cells: see `_cell_columns`. sizes: how cells of so many workers look. axes: of
+    maps, see `map_axis`. targets: see `_answer`. answered: the place of the summary's. runs: that page of MLflow, and a
+    filter for each cell; null without a page.
     """
     spec, metric, cells = analysis.spec, analysis.metric, analysis.cells
     targets = metric.easiest_first(dict.fromkeys(spec.targets.accuracy))
@@ -89,24 +91,27 @@ def explorer_data(
     place = {row["label"]: number for number, row in enumerate(summary["cells"])}
     answers = [_answer(analysis, target, place) for target in targets]
     study_id = summary["study"]["study_id"]
-    answered, columns = summary["recommendation"]["target"], _cell_columns(cells, summary)
+    answered = summary["recommendation"]["target"]
+    axes = {
+        key: map_axis(label, {row["params"][key] for row in summary["cells"]}, most) for key, label, most in MAP_AXES
+    }
     filters = [None if cell.lent else cell_filter(cell.params, study_id) for cell in cells]
     return {
-        "study": {"name": summary["study"]["name"], "id": study_id},
+        "study_id": study_id,
         "metric": metric.to_dict(),
         "period": period_of(summary),
-        "device": summary["study"]["device"],
         **({"evaluation_timed": True} if spec.judged or spec.workload.loop else {}),
         "price": spec.targets.price_per_gpu_hour,
         "keys": [
             {"key": key, "name": HEADINGS.get(key, short_name(key))} for key in (*SIZE_KEYS, *other_parameters(summary))
         ],
-        "cells": columns,
+        "cells": _cell_columns(cells, summary),
+        "sizes": [
+            {"workers": workers, "colour": COLOURS[number % len(COLOURS)], "shape": SHAPES[number % len(SHAPES)]}
+            for number, workers in enumerate(axes["num_gpus"]["values"])
+        ],
         "curves": _curves(cells, best_rows(summary, MOST_CURVES)),
-        "axes": {
-            key: map_axis(label, {row["params"][key] for row in summary["cells"]}, most)
-            for key, label, most in MAP_AXES
-        },
+        "axes": axes,
         "targets": answers,
         "runs": runs_page and {"page": runs_page, "filters": filters},
         "answered": targets.index(answered) if answered in targets else None,

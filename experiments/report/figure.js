@@ -7,6 +7,7 @@ const drawing = (() => {
     LETTER = 6.7, // pixels of a letter of the usual size, about
     NEAR = 40; // pixels from which on a mark is pointed at
   const LEAST_RATIO = 4; // of a log axis: on less, small differences look large
+  const DASHES = { solid: null, dashed: "5 3", dotted: "1.5 2.5" }; // by the LineStyle of charts.py
 
   const measured = (number) => number !== null && number !== undefined;
   const three = (number) =>
@@ -101,7 +102,7 @@ const drawing = (() => {
       this.marks = [];
       this.plot = box.querySelector(".plot");
       this.tip = element("div", { class: "tip", hidden: "" });
-      this.plot.addEventListener("pointermove", (event) => this.hover(event));
+      this.plot.addEventListener("pointermove", (event) => this.say(this.nearest(event)));
       this.plot.addEventListener("pointerleave", () => {
         this.tip.hidden = true;
       });
@@ -181,18 +182,18 @@ const drawing = (() => {
       this.text(x, (this.left + this.right) / 2, this.floor + 36);
       if (y) this.text(y, 0, 0, { transform: `translate(13 ${(this.top + this.floor) / 2}) rotate(-90)` });
     }
-    // Below the axes: what some looks mean, each {words, colour, line, dashes, shape, hollow, area}.
+    // Below the axes: what some looks mean, each {words, colour, line, shape, hollow, area}.
     legend(entries) {
       const keys = element("svg:g", { class: "keys" }),
         edge = 8;
       let [x, y] = [edge, this.height + 12];
-      for (const { words, colour, line, dashes, shape, hollow, area } of entries) {
+      for (const { words, colour, line, shape, hollow, area } of entries) {
         const wide = 46 + words.length * LETTER,
           paint = css(`--${colour}`);
         if (x > edge && x + wide > this.width) [x, y] = [edge, y + LEGEND_LINE];
         if (area) keys.append(element("svg:rect", { x, y: y - 10, width: 24, height: 11, fill: paint, opacity: area }));
         if (line) {
-          const looks = { stroke: paint, "stroke-width": 1.5, "stroke-dasharray": dashes };
+          const looks = { stroke: paint, "stroke-width": 1.5, "stroke-dasharray": DASHES[line] };
           keys.append(element("svg:line", { x1: x, x2: x + 24, y1: y - 4, y2: y - 4, ...looks }));
         }
         if (shape) keys.append(marker(x + 12, y - 4, shape, 4.5, painted(paint, hollow)));
@@ -295,9 +296,6 @@ const drawing = (() => {
       });
       return best;
     }
-    hover(event) {
-      this.say(this.nearest(event));
-    }
     say(mark) {
       this.tip.hidden = !mark;
       if (!mark) return;
@@ -395,5 +393,5 @@ const drawing = (() => {
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
 
-  return { Figure, css, element, measured, picture, save, three, ticks };
+  return { DASHES, Figure, css, element, measured, picture, save, three, ticks };
 })();

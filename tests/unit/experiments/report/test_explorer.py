@@ -107,6 +107,10 @@ def test_columns_have_an_entry_for_each_cell():
     *_, summary, data = plain()
     assert data["cells"]["label"] == [row["label"] for row in summary["cells"]]
     assert {len(column) for column in data["cells"].values()} == {len(summary["cells"])}
+    assert data["sizes"] == [
+        {"workers": 1, "colour": "w1", "shape": "circle"},
+        {"workers": 2, "colour": "w2", "shape": "square"},
+    ]
     assert {curve["cell"] for curve in data["curves"]} == set(range(len(summary["cells"])))
     for curve in data["curves"]:
         assert curve["epochs"] == list(range(1, 9))

@@ -19,12 +19,11 @@ const charts = (() => {
   const there = ({ cells }, view) => !cells.length || cells.some(view.shown);
 
   function chart(figure, { x, y, series, uprights }) {
-    const { view } = figure,
-      measures = (each) => each.points.some(({ cells }) => cells.length);
+    const { view } = figure;
     const left = series
       .map((each) => ({ ...each, points: each.points.filter((point) => there(point, view)) }))
       .filter(({ points }) => points.length);
-    if (series.some(measures) && !left.some(measures)) return false;
+    if (!left.some(({ shape }) => shape)) return false; // lines alone, such as the ideal, tell nothing
     if (left.some((each) => each.points.some(({ note }) => note))) figure.right -= NOTE;
     figure.legend(
       [...left, ...uprights]

@@ -91,7 +91,8 @@ const drawing = (() => {
     const place = (number) => (log ? Math.log(number) : number);
     const at = (number) => start + ((place(number) - place(low)) / (place(high) - place(low))) * (end - start);
     const most = Math.max(3, Math.round(Math.abs(end - start) / (start > end ? 40 : 80)));
-    return { at, ticks: exact ? [...exact].sort((a, b) => a - b) : ticks(low, high, log, most), low, high };
+    const given = exact && exact.filter((tick) => tick >= low && tick <= high).sort((a, b) => a - b);
+    return { at, ticks: given || ticks(low, high, log, most), low, high };
   }
 
   class Figure {
@@ -124,6 +125,7 @@ const drawing = (() => {
       // where the window changes, and where its section is opened; in the next picture, since it changes its own height
       const fit = () => this.plot.clientWidth !== this.fits && this.draw();
       new ResizeObserver(() => requestAnimationFrame(fit)).observe(this.plot);
+      addEventListener("beforeprint", fit); // after that of tables.js, which opens sections
     }
     draw() {
       this.fits = this.plot.clientWidth;

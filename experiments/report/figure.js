@@ -21,7 +21,7 @@ const drawing = (() => {
     const made = name.startsWith("svg:")
       ? document.createElementNS("http://www.w3.org/2000/svg", name.slice(4))
       : document.createElement(name);
-    for (const [key, text] of Object.entries(attributes || {}))
+    for (const [key, text] of Object.entries(attributes))
       if (measured(text)) made.setAttribute(key, text);
     made.append(...children);
     return made;
@@ -50,7 +50,7 @@ const drawing = (() => {
   // ---- axes ----
   function ticks(low, high, log, most) {
     if (!log) {
-      const raw = (high - low) / Math.max(1, most - 1),
+      const raw = (high - low) / (most - 1),
         power = 10 ** Math.floor(Math.log10(raw));
       const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= raw * 0.999);
       const found = [];

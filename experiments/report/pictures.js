@@ -4,6 +4,6 @@ if (location.hash === "#pictures")
   (async () => {
     const found = {};
     for (const box of document.querySelectorAll("figure:not([data-empty])"))
-      found[box.dataset.figure || box.id] = (await drawing.picture(box)).toDataURL().split(",")[1];
+      found[box.dataset.figure] = (await drawing.picture(box)).toDataURL().split(",")[1];
     document.body.replaceChildren(drawing.element("pre", { id: "pictures" }, JSON.stringify(found)));
   })();

@@ -21,7 +21,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from scalestudy.orchestration.cluster.nodes import Node
@@ -43,7 +43,6 @@ from scalestudy.orchestration.groups.model import (
     ExitMode,
     HostOrders,
     NextTrial,
-    PoolSnapshot,
     TrialOrder,
     Turn,
     Wanted,
@@ -67,7 +66,6 @@ class GroupPoolActor:
         """Make the pool. hands: None: Ray's. clock: None: the machine's."""
         self._pool = GroupPool(nodes, settings, hands or RayHands(), clock or PoolClock())
         self._told: set[str] = set()  # groups whose cold start the driver has heard of
-        self._listening = 0  # calls of `wait_for_exit` that wait
         self._changed = asyncio.Condition()
 
     # --- a Tune trial -------------------------------------------------------------------------------------------
@@ -173,9 +171,8 @@ class GroupPoolActor:
         """End every group at once, where `close` was not enough."""
         self._pool.abandon()
 
-    async def snapshot(self) -> PoolSnapshot:
-        """Return the pool as it is now, for observers of a running study."""
-        return replace(self._pool.snapshot(), listening=self._listening)
+    async def ping(self) -> None:
+        """Return; the call fails if the actor has died."""
 
     # --- a rank, and its group's controller ---------------------------------------------------------------------
 
@@ -203,16 +200,10 @@ class GroupPoolActor:
 
     async def wait_for_exit(self, mode: ExitMode, turn: Turn) -> bool:
         """Wait until a group should leave its trial in that mode; return False if it left the trial by itself."""
-        self._listening += 1
-        try:
-            async with self._changed:
-                await self._changed.wait_for(
-                    lambda: (
-                        (group := self._pool.groups.get(turn.group_id)) is None or not group.still_trains(turn, mode)
-                    )
-                )
-        finally:
-            self._listening -= 1
+        async with self._changed:
+            await self._changed.wait_for(
+                lambda: (group := self._pool.groups.get(turn.group_id)) is None or not group.still_trains(turn, mode)
+            )
         group = self._pool.groups.get(turn.group_id)
         return group is not None and group.holds(turn)
 

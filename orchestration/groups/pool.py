@@ -43,11 +43,8 @@ from scalestudy.orchestration.groups.model import (
     Assignment,
     Group,
     GroupLimits,
-    GroupSnapshot,
     GroupStart,
     Hindrance,
-    PoolSnapshot,
-    RequestSnapshot,
     TrialOrder,
     TrialRequest,
     Turn,
@@ -105,7 +102,6 @@ class GroupPool:
         self.cold_starts: dict[str, float] = {}  # group → seconds from its order to all of its ranks being here
         self.sizes_ahead: list[int] = []  # of trials to come, each once, in their order
         self.best_score: float | None = None
-        self.evictions = 0
         self.closing = False
         self.demand: Demand = "none"
         self._demanded_since: float | None = None
@@ -410,45 +406,12 @@ class GroupPool:
             elif isinstance(action, Start):
                 self._order_start(action)
             else:
-                group = self.groups[action.group_id]
-                self.evictions += not group.view(self.limits).exhausted
-                group.stop(self.clock())
+                self.groups[action.group_id].stop(self.clock())
         if self.waiting or not self.sizes_ahead or self.demand != "none":
             return
         start = ahead(nodes, self._views(), self.sizes_ahead, exclusive=self.exclusive, placement=self.placement)
         if start:
             self._order_start(start)
-
-    def snapshot(self) -> PoolSnapshot:
-        """Return the pool as it is now, for observers of a running study."""
-        return PoolSnapshot(
-            groups=tuple(
-                GroupSnapshot(
-                    group_id=group.group_id,
-                    num_workers=group.num_workers,
-                    state=group.state,
-                    trial=group.trial_id or None,
-                    served=group.served,
-                    nodes=dict(group.slots),
-                )
-                for group in self.groups.values()
-            ),
-            requests=tuple(
-                RequestSnapshot(
-                    trial=request.trial_id,
-                    attempt=request.attempt,
-                    since=request.record.begun_at,
-                    status=request.ended.status if request.ended else None,
-                    group=request.group_id,
-                    epoch=request.last_epoch,
-                )
-                for request in self.requests.values()
-            ),
-            waiting=tuple(self.waiting),
-            room={node.node_id: node.slots for node in self.nodes},
-            evictions=self.evictions,
-            cold_starts=dict(self.cold_starts),
-        )
 
     # --- inside: trials -----------------------------------------------------------------------------------------
 

@@ -173,7 +173,7 @@ class Engine:
         import ray
 
         try:
-            ray.get(self.pool.snapshot.remote())
+            ray.get(self.pool.ping.remote())
         except ray.exceptions.RayError:
             return True
         return self.is_lost

@@ -89,7 +89,7 @@ def test_a_loop_that_a_scheduler_stops_leaves_at_once(pool, ends):
     ended = ray.get(pool.actor.stop.remote(trial, 1), timeout=10)
     assert (ended.status, len(ended.epochs), ended.error) == ("stopped", 1, None)
     pool.release(trial)
-    wait_until(lambda: not pool.look().groups, 10)
+    wait_until(lambda: not pool.look()["groups"], 10)
 
 
 def test_an_exception_on_one_rank_ends_the_trial(ends):

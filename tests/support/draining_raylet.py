@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def preemption(pool: Pool, others: list[Any], folder: Path) -> dict[str, Any]:
         "later": later.to_facts(),
         "same": losses(ended) == losses(plain),
         "passes": {name: passes(file) for name, file in counts.items()},
-        "pool": asdict(pool.look()),
+        "pool": pool.look(),
     }
 
 

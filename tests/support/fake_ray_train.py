@@ -100,7 +100,7 @@ class FakeRayTrain:
         self.actor = actor
         self.fates: dict[str, str] = {}  # what becomes of each trial's training
         self.slots, self.hosts = dict(slots), dict(hosts)
-        self.draining: dict[str, dict[str, str | None]] = {}  # node → the trial of each group when it began to drain
+        self.draining: dict[str, dict[str, str]] = {}  # node → the trial of each group when it began to drain; "": none
         self.epochs = 2
         self.fits: dict[str, FakeFit] = {}
         self.history: list[FakeWorker] = []  # every worker that ever was
@@ -108,6 +108,7 @@ class FakeRayTrain:
         self.steps: dict[tuple[str, int], int] = {}  # likewise → steps of a training that hangs on
         self.overbooked: list[str] = []
         self.cold_starts: dict[str, float] = {}
+        self.asked: list[asyncio.Future[bool]] = []  # every rank 0's questions
         self.closed = False
         self.unstartable: set[int] = set()  # sizes whose groups never start
         self.cause: Cause = "worker_lost"  # as which it tells of dead workers
@@ -232,7 +233,9 @@ class FakeRayTrain:
 
     def _ask(self, mode: ExitMode, worker: FakeWorker) -> asyncio.Future[bool]:
         """Rank 0's open question."""
-        return asyncio.ensure_future(self.actor.wait_for_exit(mode, turn_of(worker)))
+        question = asyncio.ensure_future(self.actor.wait_for_exit(mode, turn_of(worker)))
+        self.asked.append(question)
+        return question
 
     async def _leave(self, worker: FakeWorker, status: TrainingStatus) -> None:
         await self.report(worker, TrainingEnded(status=status, score=0.5, lost_seconds=0.0, message=None))
@@ -294,7 +297,7 @@ class FakeRayTrain:
 
     async def drain_node(self, node: str) -> None:
         """Ray is to take a node away: what runs there runs on, and nothing new is to start there."""
-        self.draining[node] = {group.group_id: group.trial for group in (await self.actor.snapshot()).groups}
+        self.draining[node] = {group.group_id: group.trial_id for group in self.actor._pool.groups.values()}
         await self.actor.set_nodes(self.nodes())
         for fit in [fit for fit in self.fits.values() if not fit.alive]:
             await self.give_up(fit, "ActorDiedError", "controller_lost")

@@ -15,7 +15,7 @@ from scalestudy.orchestration.cluster import connection
 from scalestudy.orchestration.cluster import nodes as nodes_module
 from scalestudy.orchestration.groups.events import Ended, JournalEvent, Retried
 from scalestudy.orchestration.groups.host import GroupHost, GroupResources, LoopGroups
-from scalestudy.orchestration.groups.model import GroupLimits, PoolSnapshot, TrialOrder
+from scalestudy.orchestration.groups.model import GroupLimits, TrialOrder
 from scalestudy.orchestration.groups.pool import PoolSettings
 from scalestudy.orchestration.study.engine import pool_actor
 from scalestudy.training.config import TrainConfig
@@ -83,9 +83,21 @@ class Pool:
         """The process of the pool's actor."""
         return ray.get(self.actor.__ray_call__.remote(lambda _: os.getpid()))
 
-    def look(self) -> PoolSnapshot:
-        """The pool as it is now."""
-        return ray.get(self.actor.snapshot.remote())
+    def look(self) -> dict[str, Any]:
+        """The pool as it is now: its groups, the workers that each node holds, and the trials that wait."""
+
+        def seen(actor: Any) -> dict[str, Any]:
+            pool = actor._pool
+            return {
+                "groups": [
+                    {"group_id": group.group_id, "served": group.served, "nodes": dict(group.slots)}
+                    for group in pool.groups.values()
+                ],
+                "room": {node.node_id: node.slots for node in pool.nodes},
+                "waiting": list(pool.waiting),
+            }
+
+        return ray.get(self.actor.__ray_call__.remote(seen))
 
     def train(self, num_workers: int, **config: Any) -> Ended:
         """Trains a trial to its end and gives the workers back."""
@@ -97,7 +109,7 @@ class Pool:
 
     def served(self) -> dict[str, int]:
         """Trials served by each group that is alive."""
-        return {group.group_id: group.served for group in self.look().groups}
+        return {group["group_id"]: group["served"] for group in self.look()["groups"]}
 
 
 @contextmanager

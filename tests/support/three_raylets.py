@@ -79,7 +79,7 @@ def node_loss(pool: Pool, others: list[Any], folder: Path) -> dict[str, Any]:
         "same": losses(ended) == losses(plain),
         "small": small.to_facts(),
         "put_off": asdict(put_off),
-        "pool": asdict(pool.look()),
+        "pool": pool.look(),
     }
 
 

@@ -120,8 +120,8 @@ async def t1_ends_before_t0_hears_anything(study):
 
 
 async def the_idle_group_is_told_to_end(study):
-    (group,) = (await study.actor.snapshot()).groups
-    assert (group.nodes, group.state) == ({"a": 2}, "stopping")
+    (group,) = study.pool.groups.values()
+    assert (group.slots, group.state) == ({"a": 2}, "stopping")
 
 
 def is_given_up(group_id, removals):

@@ -166,7 +166,7 @@ async def test_a_trial_that_waits_can_be_stopped(study):
     await study.request("t1", so_far=TrialRecord(epochs={1: epoch_of(1), 2: epoch_of(2)}, attempts=1))
     ended = await study.stop("t1", 1)
     assert (ended.status, len(ended.epochs)) == ("stopped", 1)
-    assert (await study.actor.snapshot()).waiting in ((), ("t0",))
+    assert study.pool.waiting in ([], ["t0"])
     await study.release("t0")
 
 
@@ -180,7 +180,7 @@ async def test_a_trial_that_is_stopped_while_it_leaves_has_no_other_attempt(stud
     assert (ended.status, ended.attempts) == ("stopped", 1)
     await study.ray.report(worker, Left(message="m"))
     await study.ray.report(worker, EpochDone(record=epoch_of(2)))  # no trial is in its hands any more
-    assert (await study.actor.snapshot()).waiting == ()
+    assert study.pool.waiting == []
 
 
 # --- ranks, their incarnations, and what they report --------------------------------------------------------------

@@ -78,9 +78,8 @@ def get_ready(
         fingerprint = fingerprint_of(spec, trials, data_root, say)
     is_new = fingerprint is None or bool(study.changed_since(fingerprint))
     rehearsed = _rehearse(study, data_root, say) if rehearsal and is_new else NOT_REHEARSED
-    if is_new:
-        if spec.needs_exact:
-            say(f"a check that {spec.workload.model} trains the same at every num_gpus")
+    if is_new and spec.needs_exact:
+        say(f"a check that {spec.workload.model} trains the same at every num_gpus")
         check_exact(spec, trials[0], data_root)
     tracking = resolve_address(spec.tracking.uri)
     if study.state != "started":
@@ -209,13 +208,11 @@ def check_configs(trials: Iterable[TrialPlan], data_root: Path) -> None:
 
 
 def check_exact(spec: StudySpec, trial: TrialPlan, data_root: Path) -> None:
-    """Check that the model trains the same at every num_gpus where the study needs it. Raises RequestError.
+    """Check that the model trains the same at every num_gpus. Raises RequestError.
 
     The name of a user's model does not show it. So the model is built and tried here, on a few examples. trial: one of
     `known_trials`; those of an adaptive search have the same model.
     """
-    if not spec.needs_exact:
-        return
     from scalestudy.training.loop.exactness import why_inexact
 
     config = train_config(trial, data_root)

@@ -93,10 +93,6 @@ def test_a_model_that_exits_as_it_is_tried_is_refused_in_its_words():
         check("tests.support.quitting:model_built")
 
 
-def test_nobody_asks_where_it_does_not_matter():
-    check(f"{MODULE}:broken", search=("search: {method: adaptive}\nbudget: {trials: 5}\n", ""))
-
-
 def test_batch_normalisation_is_looked_at_as_it_is_swept():
     check(f"{MODULE}:normalised", sweep=("sweep: {", "sweep: {train.sync_batch_norm: [true], "))
     with pytest.raises(RequestError, match="batch normalisation"):
@@ -196,11 +192,18 @@ def test_a_study_that_has_trained_is_rehearsed_once_its_code_has_changed(
     assert rehearsals == [f"{MODULE}:Plain"] * rehearsed
 
 
+def test_the_model_of_a_grid_is_not_tried_for_exactness(tmp_path, rehearsals):
+    with pytest.raises(TooFarError):
+        get_ready(prepared(tmp_path, model=f"{MODULE}:broken"), None, ExitStack())
+
+
 def test_an_edit_that_makes_an_adaptive_study_inexact_is_found_as_it_goes_on(tmp_path, rehearsals):
     spec = parse_study(ADAPTIVE.replace("model: lenet", f"model: '{MODULE}:normalised'"), "study.yaml")
     study = replace(prepared(tmp_path, "resumed", (0,), trained_with=[EDITED]), spec=spec, plan=make_plan(spec))
+    said = []
     with pytest.raises(RequestError, match="batch normalisation"):
-        get_ready(study, None, ExitStack())
+        get_ready(study, None, ExitStack(), said.append)
+    assert said[-1] == f"a check that {MODULE}:normalised trains the same at every num_gpus"
 
 
 def test_a_rehearsal_can_be_left_out_and_is_where_all_is_built_in(tmp_path, rehearsals):

@@ -71,7 +71,7 @@ def _check_version(folder: StudyFolder) -> None:
     with readable(folder):
         version = folder.version
     if version != PLAN_VERSION:
-        problem = f"its files have version {version}, and this scalestudy reads {PLAN_VERSION}"
+        problem = f"its files have version {version}, and this scalestudy reads {PLAN_VERSION} (0.1 and 0.2 write 1)"
     else:
         try:
             spec_of(folder)
@@ -81,7 +81,7 @@ def _check_version(folder: StudyFolder) -> None:
             if not keys:
                 raise  # the file is damaged
             problem = f"this scalestudy can't read its spec.yaml ({keys[0].what})"
-    remedy = "read it with the scalestudy that wrote it (0.1 and 0.2 write version 1), or run the study again"
+    remedy = "read it with the scalestudy that wrote it, or run the study again"
     raise RequestError(f"DIR: {folder.address}: {problem}", remedy)
 
 

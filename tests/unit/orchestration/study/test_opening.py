@@ -431,14 +431,14 @@ def older_keys(folder):
 @pytest.mark.parametrize(
     ("older", "told"),
     [
-        (older_version, "its files have version 1, and this scalestudy reads 2"),
+        (older_version, r"its files have version 1, and this scalestudy reads 2 \(0.1 and 0.2 write 1\)"),
         (older_keys, r"this scalestudy can't read its spec.yaml \(search.method: \"factors\" is not .*adaptive\)"),
     ],
 )
 def test_a_study_of_an_older_version_is_refused_in_one_line_that_names_what_is_older(tmp_path, older, told):
     folder = unpack("finished", tmp_path / "old")
     older(folder)
-    told = f"DIR: .*old: {told}; read it with the scalestudy that wrote it"
+    told = f"DIR: .*old: {told}; read it with the scalestudy that wrote it, or run the study again"
     for opened in (open_folder, open_resumed, resume_study, status_of):
         with pytest.raises(RequestError, match=told) as refused:
             opened(folder.path)

@@ -20,7 +20,7 @@ from scalestudy.orchestration.cluster.nodes import slots as slots_of
 from scalestudy.orchestration.cluster.ray_private import gpu_type_here
 from scalestudy.orchestration.commands.earlier import earlier_timings
 from scalestudy.orchestration.commands.models import Variant, inspect_models
-from scalestudy.orchestration.study.concurrency import trainings_rule
+from scalestudy.orchestration.study.concurrency import sharing_rule
 from scalestudy.orchestration.study.folders import read_trained_spec
 from scalestudy.orchestration.study.opening import PreparedStudy, open_extended
 from scalestudy.orchestration.study.ready import (
@@ -121,7 +121,7 @@ def plan_study(
     if rehearsal and not spec.workload.loop:
         unbuilt = [kind.trials[0].workload for name, kind in kinds_of(trials).items() if name in rehearsal.left_out]
         models = inspect_models([trial for trial in trials if trial.workload not in unbuilt], root)
-    rule = trainings_rule(spec.resources, device, trains_for_all=spec.trains_for_all)
+    rule = sharing_rule(spec, device)
     cpus, gpus = spec.resources.cpus_per_worker, spec.resources.gpus_per_worker
     room = [node.slots for node in slots_of(cluster, device=device, cpus_per_worker=cpus, gpus_per_worker=gpus)]
     cost = estimate(plan, LastTimings(timings), corners=trials, timed_alone=rule == "packed, then timed")

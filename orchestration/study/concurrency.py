@@ -7,33 +7,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scalestudy.experiments.spec.sections import Resources
+from scalestudy.experiments.spec.study_spec import StudySpec
 from scalestudy.orchestration.cluster.nodes import Grown, Node
 from scalestudy.training.config import Workload
 
 Rule = Literal["exclusive", "packed", "packed, then timed"]
 
 
-def timing_rule(resources: Resources, device: str) -> Rule:
-    """Return how a study's trials share a machine; see docs/concepts.md, Timed alone.
+def sharing_rule(spec: StudySpec, device: str) -> Rule:
+    """Return how the trials of a study's sweep share a machine; see docs/concepts.md, Timed alone.
 
     "exclusive": one at a time. "packed": side by side where they fit. "packed, then timed": side by side, and then each
     kind of step timed by a run with a machine to itself. device: of the workers, "cpu" or "cuda".
     """
-    if resources.exclusive == "auto":
-        return "exclusive" if device == "cpu" else "packed, then timed"
-    return "exclusive" if resources.exclusive else "packed"
-
-
-def trainings_rule(resources: Resources, device: str, *, trains_for_all: bool) -> Rule:
-    """Return how the trials of a study's sweep share a machine.
-
-    Where a training stands for the same with every num_gpus (`StudySpec.trains_for_all`), its duration is not used. So
-    trainings run side by side on a CPU too, unless the spec decides.
-    """
-    if trains_for_all and resources.exclusive is not True:
-        return "packed, then timed"
-    return timing_rule(resources, device)
+    exclusive = spec.resources.exclusive
+    if exclusive is True:
+        return "exclusive"
+    if exclusive is False or spec.trains_for_all:  # an adaptive search takes times from the timing runs it asks for
+        return "packed"
+    return "exclusive" if device == "cpu" else "packed, then timed"
 
 
 @dataclass(frozen=True, kw_only=True)

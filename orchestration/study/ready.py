@@ -23,7 +23,7 @@ from scalestudy.orchestration.groups.failures import describe
 from scalestudy.orchestration.groups.gpus_on_cpu import training_device
 from scalestudy.orchestration.storage import mirror
 from scalestudy.orchestration.study.callables import named_callables
-from scalestudy.orchestration.study.concurrency import Placed, spare_cpus, trainings_rule
+from scalestudy.orchestration.study.concurrency import Placed, sharing_rule, spare_cpus
 from scalestudy.orchestration.study.fingerprint import fingerprint_of
 from scalestudy.orchestration.study.loop_checks import check_loop
 from scalestudy.orchestration.study.opening import PreparedStudy
@@ -104,7 +104,6 @@ def get_ready(
         spec.resources, plan.sizes, cluster.nodes, cluster.growth, spare_cpus=spare_cpus(spec.workload)
     )
     node_checks.check_devices(nodes, training_device(device), values_in(spec, "train.precision"))
-    rule = trainings_rule(spec.resources, device, trains_for_all=spec.trains_for_all)
     if study.state != "started":
         check_storage(study.folder, cluster)
     return Ready(
@@ -112,7 +111,7 @@ def get_ready(
         data_root=data_root,
         tracking=tracking,
         cluster=cluster,
-        placed=Placed(device=device, nodes=tuple(nodes), rule=rule),
+        placed=Placed(device=device, nodes=tuple(nodes), rule=sharing_rule(spec, device)),
         output=output,
         fingerprint=fingerprint,
         changed=study.changed_since(fingerprint),

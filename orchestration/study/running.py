@@ -239,8 +239,6 @@ class RunningStudy:
         They come after a sweep that has reached its end. The plan does not have them, so they come into the journal
         first.
         """
-        if self.plan.is_adaptive:  # its search has asked for the timing runs that tell something
-            return
         if not self.engine.times_apart or self.broken is not None or self.stopping.is_set():
             return
         wanted = timing_trials(self.spec, self._trainings(), self.recorder.history.ended)

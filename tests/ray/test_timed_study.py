@@ -13,7 +13,7 @@ from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.orchestration.commands.study_commands import status_of
-from scalestudy.orchestration.study import concurrency
+from scalestudy.orchestration.study import ready
 from scalestudy.orchestration.study.study import resume_study
 from tests.ray.conftest import cut_study
 from tests.support.studies import write_spec
@@ -34,7 +34,7 @@ def follow(cluster, place):
     def run(rule, function, *arguments):
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(place)
-            patch.setattr(concurrency, "timing_rule", lambda resources, device: rule)
+            patch.setattr(ready, "sharing_rule", lambda spec, device: rule)
             return function(*arguments)
 
     return run

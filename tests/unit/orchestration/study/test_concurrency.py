@@ -4,15 +4,14 @@ import math
 
 import pytest
 
-from scalestudy.experiments.spec.sections import Resources
 from scalestudy.orchestration.cluster.nodes import Grown, Node
 from scalestudy.orchestration.study.concurrency import (
     GROWING_CONCURRENCY,
     Room,
     concurrency,
-    timing_rule,
-    trainings_rule,
+    sharing_rule,
 )
+from scalestudy.orchestration.study.folders import read_spec
 
 
 def room(*slots, exclusive):
@@ -55,32 +54,25 @@ def test_trials_at_a_time_on_a_cluster_that_may_grow(slots, exclusive, grown, ex
 # --- side by side -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("exclusive", "device", "rule"),
-    [
-        ("auto", "cpu", "exclusive"),
-        ("auto", "cuda", "packed, then timed"),
-        (True, "cpu", "exclusive"),
-        (True, "cuda", "exclusive"),
-        (False, "cpu", "packed"),
-        (False, "cuda", "packed"),
-    ],
-)
-def test_the_rule(exclusive, device, rule):
-    assert timing_rule(Resources(exclusive=exclusive), device) == rule
+GRID = {"name": "x", "sweep": {"num_gpus": [1, 2]}}
+ADAPTIVE = {**GRID, "search": {"method": "adaptive"}, "budget": {"trials": 5}, "targets": {"accuracy": [0.9]}}
 
 
 @pytest.mark.parametrize(
-    ("exclusive", "device", "rule"),
+    ("study", "exclusive", "device", "rule"),
     [
-        ("auto", "cpu", "packed, then timed"),
-        (True, "cpu", "exclusive"),
-        (False, "cpu", "packed, then timed"),
-        ("auto", "cuda", "packed, then timed"),
-        (True, "cuda", "exclusive"),
+        (GRID, "auto", "cpu", "exclusive"),
+        (GRID, "auto", "cuda", "packed, then timed"),
+        (GRID, True, "cpu", "exclusive"),
+        (GRID, True, "cuda", "exclusive"),
+        (GRID, False, "cpu", "packed"),
+        (GRID, False, "cuda", "packed"),
+        (ADAPTIVE, "auto", "cpu", "packed"),
+        (ADAPTIVE, "auto", "cuda", "packed"),
+        (ADAPTIVE, True, "cpu", "exclusive"),
+        (ADAPTIVE, True, "cuda", "exclusive"),
+        (ADAPTIVE, False, "cpu", "packed"),
     ],
 )
-def test_trainings_whose_times_do_not_count_run_side_by_side(exclusive, device, rule):
-    resources = Resources(exclusive=exclusive)
-    assert trainings_rule(resources, device, trains_for_all=True) == rule
-    assert trainings_rule(resources, device, trains_for_all=False) == timing_rule(resources, device)
+def test_the_rule(study, exclusive, device, rule):
+    assert sharing_rule(read_spec({**study, "resources": {"exclusive": exclusive}}), device) == rule

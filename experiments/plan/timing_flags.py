@@ -1,7 +1,7 @@
 """What puts the timings of a trial in doubt. Pure.
 
-No law is fitted to timings in doubt, unless it is asked for or a search knows no others of a num_gpus. A report shows a
-flag of another name too, and nothing else depends on it.
+Laws leave them out, unless `report --include-flagged` is given or an adaptive search has no others for a num_gpus. A
+flag that is not listed here is shown, and decides nothing.
 """
 
 from collections.abc import Iterable
@@ -18,6 +18,10 @@ class TimingFlag(StrEnum):
     STARVED = "starved"
     THROTTLED = "throttled"
     WARM_UP_INCLUDED = "warm_up_included"
+
+
+CAUSES_OF_SCATTER = frozenset({TimingFlag.SHARED_GPU, TimingFlag.SHARED_NODE, TimingFlag.STARVED, TimingFlag.THROTTLED})
+"""The flags that say why timings of the same steps differ."""
 
 
 def doubts(flags: Iterable[str]) -> list[str]:

@@ -22,7 +22,7 @@ from scalestudy.experiments.analysis.measures.intervals import Scatter
 from scalestudy.experiments.analysis.measures.parts import Figure, Row, present
 from scalestudy.experiments.analysis.measures.units import FLAG_VERDICTS, flag_verdict_words, metric_of
 from scalestudy.experiments.analysis.measures.usable import PHASES
-from scalestudy.experiments.plan.timing_flags import TimingFlag, doubts
+from scalestudy.experiments.plan.timing_flags import CAUSES_OF_SCATTER, TimingFlag, doubts
 
 DATA_SHARE = 0.15
 SYNC_SHARE = 0.15
@@ -185,8 +185,8 @@ def _by_flag(rows: Sequence[Row], cause: str, remedy: str) -> Verdict | None:
 
 def unsteady(case: Case) -> Verdict | None:
     """Find runs of the same steps that scatter by more than 20 %, over all places that no flag explains."""
-    explained = {TimingFlag.SHARED_NODE, TimingFlag.STARVED, TimingFlag.SHARED_GPU, TimingFlag.THROTTLED}
-    scatters = {row["label"]: row["scatter"]["seconds"] for row in case.rows if not explained & set(row["flags"])}
+    unexplained = [row for row in case.rows if CAUSES_OF_SCATTER.isdisjoint(row["flags"])]
+    scatters = {row["label"]: row["scatter"]["seconds"] for row in unexplained}
     pooled = Scatter.pooled(scatters.values())
     if pooled is None or pooled.least(SURE) <= UNSTEADINESS:
         return None

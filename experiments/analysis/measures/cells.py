@@ -74,17 +74,11 @@ class Cell(WithParams):
     trials: tuple[Trial, ...]
     metric: StudyMetric  # what the study compares its trials by
     timings: tuple[Trial, ...] = ()
-    """The runs that timed its steps undisturbed, in order; none if its trials were not disturbed, or no such run ended
-    well.
-    """
+    """The runs that timed its steps apart, in order."""
     lent: bool = False
-    """Whether it ran no trials.
-
-    Its trials are then the same trainings with another num_gpus: their epochs count, their times do not
-    (docs/formulas.md §7).
-    """
+    """Whether its trials ran with another num_gpus. Their epochs count, their times do not (docs/formulas.md §7)."""
     not_lent: int = 0
-    """How many of those trainings ran out of memory, which says nothing about more workers."""
+    """How many trainings with fewer workers ran out of memory, which says nothing about this cell."""
 
     @cached_property
     def label(self) -> str:

@@ -139,7 +139,7 @@ def timed_steps(
         left_out.update(kept_out)
         if timing is not None:
             (doubtful if kept_out else sound)[cell.num_gpus, cell.batch_size, trial.nodes].append(timing)
-            flagged = flagged or found != kept_out
+            flagged |= include_flagged and bool(found)
     sizes = [
         TimedSize(
             num_gpus=size[0],

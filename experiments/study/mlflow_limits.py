@@ -78,17 +78,12 @@ def artifact_folder(experiment: str) -> str:
 def _candidates(name: str) -> Iterator[str]:
     """Yield the names that a name may have in MLflow, the best first."""
     clean = _NOT_IN_NAMES.sub("_", name)
-    if _is_path_like(clean):
+    if posixpath.normpath(clean) != clean or clean == "." or clean.startswith(("..", "/")):  # MLflow would take a path
         clean = clean.replace("/", "_").lstrip(".") or "_"
     if clean == name and len(name) <= LONGEST_NAME:
         yield name
     for number in itertools.count():
         yield f"{clean[: LONGEST_NAME - MARK_DIGITS - 1]}-{_mark(f'{name} {number}')}"
-
-
-def _is_path_like(name: str) -> bool:
-    """Return whether MLflow would take a name for a path to somewhere else."""
-    return posixpath.normpath(name) != name or name == "." or name.startswith(("..", "/"))
 
 
 def _mark(name: str) -> str:

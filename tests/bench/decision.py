@@ -1,4 +1,4 @@
-"""`make bench BENCH=decision`: is what a cheap study recommends as good as the best cell of a brute-force grid?
+"""`make bench BENCH=decision`: is what an adaptive study recommends as good as the best cell of a brute-force grid?
 
 A perceptron of one hidden layer on 20,000 images of Fashion-MNIST, with one worker and with two:
 
@@ -9,13 +9,13 @@ A perceptron of one hidden layer on 20,000 images of Fashion-MNIST, with one wor
    turns in workers that were started anew: whatever the machine does meanwhile meets all of them.
 
 Goals: a recommended cell takes at most 1.10 times as long as the grid's best; and its time on the fresh seeds is in the
-interval that was told. That an adaptive study costs 0.10 of the grid's worker-seconds at most, with its timings,
-confirmation and failures, is its budget's doing, and what is asked is how good its choice is then. In all studies a
-training has the machine to itself: two at a time would take fewer minutes, and more worker-seconds.
+interval that was told. The budget covers an adaptive study's timings, confirmation and failures too; the question is
+how good its choice is then. In all studies a training has the machine to itself: two at a time would take fewer
+minutes, and more worker-seconds.
 
-On two cores it takes some 65 minutes (SCALESTUDY_DATA names the folder with Fashion-MNIST). Whatever
-ends it, the same command goes on where it was. The studies stay in `runs/decision`, or in the folder `decision` of the
-one that SCALESTUDY_BENCH names, and `scalestudy status` shows how far they are; remove the folder to measure anew.
+On two cores it takes some 65 minutes (SCALESTUDY_DATA names the folder with Fashion-MNIST). Whatever ends it, the same
+command goes on where it was. The studies stay in `runs/decision`, or in the folder `decision` of the one that
+SCALESTUDY_BENCH names, and `scalestudy status` shows how far they are; remove the folder to measure anew.
 `--small` takes the digits and few cells, and removes its studies at the end: it proves that the parts work, no more.
 """
 

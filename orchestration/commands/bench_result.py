@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from scalestudy.orchestration.base.errors import StudyError
@@ -12,8 +12,6 @@ NAME = "max-batch"
 """The bench, as on the command line; the name of its run in MLflow."""
 EXPERIMENT = "scalestudy-bench"
 """MLflow's experiment of it."""
-Cell = str | int | float | None
-"""A cell of a table; None: not measured here."""
 
 
 @dataclass(frozen=True)
@@ -22,27 +20,27 @@ class Table:
 
     title: str
     header: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[str | int | float, ...], ...]
 
 
 @dataclass(frozen=True)
 class Run:
-    """The run in MLflow that keeps an experiment."""
+    """The run in MLflow that keeps the result."""
 
     tracking_uri: str | None = None  # None: not kept
     run_id: str | None = None
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """The results of a bench on one machine, and where they are kept."""
+class LargestBatches:
+    """The largest batches of one worker on one machine, and where they are kept."""
 
     question: str
     tables: tuple[Table, ...]
     notes: tuple[str, ...]  # what holds on this machine, a sentence or two each
     metrics: Mapping[str, float]  # names end with the unit
-    machine: Mapping[str, str] = field(default_factory=dict)
-    quick: bool = False  # small sizes
+    machine: Mapping[str, str]
+    quick: bool  # small sizes
     mlflow: Run = Run()
     untracked: StudyError | None = None  # why MLflow does not have it, if it should
 

@@ -525,9 +525,9 @@ def max_batch(
     as_json: AsJson = False,
 ) -> None:
     """Find the largest batch that fits a worker's memory. Makes whole steps of a study's training."""
-    from scalestudy.orchestration.commands.bench import MaxBatchBench, run_bench
+    from scalestudy.orchestration.commands.bench import bench_max_batch
 
-    done = run_bench(MaxBatchBench(spec, set_ or (), memory), device=device, quick=quick, tracked=track)
+    done = bench_max_batch(spec, set_ or (), memory, device=device, quick=quick, tracked=track)
     _print(done.to_dict, as_json, lambda: show.bench(Console(), done))
     if done.untracked:
         raise done.untracked

@@ -17,7 +17,7 @@ from scalestudy.orchestration.commands.bench_result import EXPERIMENT, NAME
 if TYPE_CHECKING:
     from scalestudy.experiments.plan.plan import Plan
     from scalestudy.experiments.spec.study_spec import StudySpec
-    from scalestudy.orchestration.commands.bench_result import Cell, Experiment
+    from scalestudy.orchestration.commands.bench_result import LargestBatches
     from scalestudy.orchestration.commands.doctor import Finding
     from scalestudy.orchestration.commands.models import Variant
     from scalestudy.orchestration.commands.next_trainings import NextTrainings
@@ -247,27 +247,21 @@ def inspection_lines(variant: Variant) -> list[str]:
     ]
 
 
-def bench(console: Console, done: Experiment) -> None:
+def bench(console: Console, done: LargestBatches) -> None:
     """Print the question, the tables, what holds on this machine, and the run in MLflow."""
     console.print(Text(done.question, style="bold"), soft_wrap=True)
     console.print(Text(done.measured_on), soft_wrap=True)
     for table in done.tables:
         console.print()
         console.print(Text(table.title, style="bold"), soft_wrap=True)
-        columns(console, list(table.header), [[cell_text(cell) for cell in row] for row in table.rows])
+        texts = [[f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row] for row in table.rows]
+        columns(console, list(table.header), texts)
     console.print()
     for note in done.notes:
         console.print(Text(f"- {note}"), soft_wrap=True)
     if done.mlflow.run_id:
         place = f"run {NAME} of {EXPERIMENT} in {done.mlflow.tracking_uri}"
         console.print(Text(f"MLflow: {place}"), soft_wrap=True)
-
-
-def cell_text(cell: Cell) -> str:
-    """Return a number of GiB with four digits, others as they are; a dash where nothing was measured."""
-    if cell is None:
-        return "–"
-    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
 
 
 def bytes_text(size: int) -> str:

@@ -11,7 +11,6 @@ from tests.support.studies import write_spec
 WAYS = {"train.accumulation": [1, 4], "batch_size": [64, 128]}
 
 
-@pytest.mark.chaos
 def test_every_way_of_training_has_its_largest_batch(tmp_path):
     spec = write_spec(tmp_path, sweep={"num_gpus": [1], "learning_rate": [0.1], **WAYS})
     done = process("bench", "max-batch", str(spec), "--memory", "1", "--quick", "--json", cwd=tmp_path)

@@ -77,7 +77,7 @@ def where_only_b_is_well(monkeypatch, fault):
 
 
 @pytest.mark.parametrize(("device", "refused"), [("cpu", "cpu of a, head"), ("cuda", "cuda of a")])
-def test_nodes_without_bfloat16_are_named_if_workers_would_use_them(monkeypatch, device, refused):
+def test_nodes_without_bfloat16_are_named_if_workers_would_run_on_them(monkeypatch, device, refused):
     asked = where_only_b_is_well(monkeypatch, ["", "", "bf16"])
     with pytest.raises(RequestError, match=rf"train\.precision: bf16: not available on the {refused};") as caught:
         check_devices(cluster(device, *NODES), device, ["fp32", "bf16"])

@@ -3,7 +3,7 @@
 from scalestudy.orchestration.groups.gpus_on_cpu import VARIABLE, training_device
 
 
-def test_workers_use_what_ray_gives_them_unless_the_switch_is_on(monkeypatch):
+def test_workers_run_on_what_ray_gives_them_unless_the_switch_is_on(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     assert [training_device(kind) for kind in ("cpu", "cuda")] == ["cpu", "cuda"]
     monkeypatch.setenv(VARIABLE, "0")

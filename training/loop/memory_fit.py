@@ -159,13 +159,8 @@ class MaxBatch:
 
     batch: int  # the largest that fits, to within 1/RESOLUTION; 0: not even one example
     at_least: bool  # whether the search ended at `most`; more may fit
-    device: str
     limit_bytes: int  # CPU: the stated limit; CUDA: the device's memory
     tries: tuple[Try, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return dataclasses.asdict(self)
 
 
 def find_max_batch(
@@ -193,9 +188,7 @@ def find_max_batch(
         return tried.fits
 
     batch = largest_that_fits(fits, most)
-    return MaxBatch(
-        batch=batch, at_least=batch == most, device=str(worker.device), limit_bytes=limits[0], tries=tuple(tries)
-    )
+    return MaxBatch(batch=batch, at_least=batch == most, limit_bytes=limits[0], tries=tuple(tries))
 
 
 def largest_that_fits(fits: Callable[[int], bool], most: int) -> int:

@@ -21,9 +21,7 @@ from scalestudy.training.loop.memory_fit import LARGEST, MaxBatch, Try
 from tests.support.approved import approved
 from tests.support.studies import left_behind
 
-FOUND = MaxBatch(
-    batch=64, at_least=True, device="cpu", limit_bytes=GIB, tries=(Try(64, fits=True, peak_memory_bytes=1),)
-)
+FOUND = MaxBatch(batch=64, at_least=True, limit_bytes=GIB, tries=(Try(64, fits=True, peak_memory_bytes=1),))
 SHOWN = LargestBatches(
     "What is the largest batch?",
     (

@@ -143,7 +143,7 @@ def test_a_step_that_fits_is_found_under_a_real_limit() -> None:
     assert any(not each.fits for each in found.tries)
     assert found.batch == max(each.batch for each in found.tries if each.fits)
     assert all(each.batch > found.batch for each in found.tries if not each.fits)
-    assert found.to_dict()["limit_bytes"] == 540 * MIB
+    assert found.limit_bytes == 540 * MIB
 
 
 @pytest.mark.parametrize(

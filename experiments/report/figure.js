@@ -5,6 +5,7 @@ const drawing = (() => {
     MARGIN = { left: 58, right: 14, top: 14, bottom: 42 },
     LEGEND_LINE = 19,
     LETTER = 6.7, // pixels of a letter of the usual size, about
+    BESIDE_TICKS = 27, // pixels of a vertical axis's label, and around its numbers
     NEAR = 40; // pixels from which on a mark is pointed at
   const LEAST_RATIO = 4; // of a log axis: on less, small differences look large
   const DASHES = { solid: null, dashed: "5 3", dotted: "1.5 2.5" }; // by the LineStyle of charts.py
@@ -159,9 +160,11 @@ const drawing = (() => {
       this.box.querySelector(".now").textContent = words;
     }
     axes(x, y) {
+      this.y = y && scale(y.values, y, this.floor, this.top);
+      const letters = y ? this.y.ticks.map((tick) => three(tick).length) : [];
+      if (y) this.left = Math.max(this.left, BESIDE_TICKS + LETTER * Math.max(...letters));
       const { left, right, top, floor } = this;
       this.x = scale(x.values, x, left, right);
-      this.y = y && scale(y.values, y, floor, top);
       for (const tick of y ? this.y.ticks : []) {
         const at = this.y.at(tick);
         this.rule(left, at, right, at, { stroke: css("--rule") });

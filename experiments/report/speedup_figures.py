@@ -28,6 +28,8 @@ MOST_LINES = len(COLOURS)
 """Lines with a colour; those of the other batches are grey."""
 LOG_FROM_WORKERS = 16
 """From so many workers on the axis is logarithmic: sizes double, and a linear axis would press small ones together."""
+SHORT_IDEAL = 1.25
+"""Workers up to which the ideal speed-up is drawn in any case."""
 Measure = Literal["speedup", "efficiency"]
 TITLES: Mapping[Measure, str] = {"speedup": "Speed-up", "efficiency": "Efficiency"}
 LABELS: Mapping[Measure, str] = {
@@ -105,7 +107,8 @@ def _chart(summary: Summary, lines: Sequence[Line], measure: Measure) -> Chart:
         series.append(Series(words=name, points=points, colour=colour, line="solid", shape=shape))
     workers = sorted(set(chain.from_iterable(line.sizes for line in lines)))
     most = max(point.high or point.y for each in series for point in each.points)
-    end = min(workers[-1], most)  # beyond it the ideal would press the speed-ups together
+    # beyond it the ideal would press the speed-ups together; where nothing is faster than one worker, a short line
+    end = min(workers[-1], max(most, SHORT_IDEAL))
     ideal = [(1, 1.0), (workers[-1], 1.0) if measure == "efficiency" else (end, end)]
     series.append(
         Series(words="ideal", points=[Point(x=x, y=y) for x, y in ideal], colour="soft", line="dashed"),

@@ -50,6 +50,11 @@ def test_the_ideal_is_a_worker_each_and_no_higher_than_what_was_measured():
     one, end = scaling_figure(summary, "speedup").numbers.series[-1].points
     assert (one.x, one.y, end.x) == (1, 1.0, end.y)
     assert most <= end.x < 1.05 * most
+    for row in summary["timings"]:
+        row["speedup"] = row["speedup"] and 1 / row["params"]["num_gpus"]
+        row["scatter"]["seconds"] = {"value": None, "why": "fewer than two runs measured it", "n": 1}
+    *_, slower = scaling_figure(summary, "speedup").numbers.series
+    assert slower.points[-1] == Point(x=1.25, y=1.25), "a line, though nothing is faster than one worker"
 
 
 def test_the_fastest_lines_have_colours_and_the_others_one_entry(monkeypatch):

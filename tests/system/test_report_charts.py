@@ -76,20 +76,25 @@ def find(page, name, selector):
     return page.find_elements(By.CSS_SELECTOR, f"[data-figure={name}] {selector}")
 
 
+def each_of(page, name, selector, expression):
+    """What JavaScript says of `each` element of a figure, in one call: a drawing may be made anew at any time."""
+    script = f"return [...document.querySelectorAll(arguments[0])].map((each) => {expression})"
+    return page.execute_script(script, f"[data-figure={name}] {selector}")
+
+
 def texts(page, name, selector):
-    return [each.text for each in find(page, name, selector)]
+    return each_of(page, name, selector, "(each.innerText ?? each.textContent).trim()")
 
 
 def attributes(page, name, selector, attribute):
-    return [each.get_attribute(attribute) for each in find(page, name, selector)]
+    return each_of(page, name, selector, f"each.getAttribute('{attribute}')")
 
 
 def boxes(page, name, selector):
     """Left, top, right and bottom of each element of a drawing, an array of shape (elements, 4)."""
-    script = (
-        "return arguments[0].map((each) => each.getBBox()).map(({ x, y, width: w, height: h }) => [x, y, x + w, y + h])"
-    )
-    return np.array(page.execute_script(script, find(page, name, selector)), dtype=float).reshape(-1, 4)
+    found = each_of(page, name, selector, "each.getBBox()")
+    rows = [(box["x"], box["y"], box["x"] + box["width"], box["y"] + box["height"]) for box in found]
+    return np.array(rows, dtype=float).reshape(-1, 4)
 
 
 def along(drawn, numbers):

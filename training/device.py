@@ -159,6 +159,11 @@ def _fault_of(kind: str, index: int, precisions: Sequence[str]) -> DeviceFault |
     return DeviceFault(lacks=lacking[0]) if lacking else None
 
 
+def usable_cores() -> int:
+    """Return the number of cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def start_memory_count(device: torch.device) -> None:
     """Give the trial a clean allocator: free cached blocks and reset the peak (CUDA only).
 

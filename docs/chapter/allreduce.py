@@ -7,7 +7,6 @@ with fewer than two, the CPU stands for each. Last, how fast real processes sum,
 and over NCCL where there are two GPUs.
 """
 
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ import torch
 import torch.distributed as dist
 from lesson import begin, milliseconds, show
 
+from scalestudy.training.device import usable_cores
 from scalestudy.training.distributed import Worker, on_ranks, synchronise_device
 
 LEARNING_RATE = 0.1
@@ -154,7 +154,7 @@ def main() -> None:
     header = ("backend", "ranks", "message (KiB)", "time (ms)", "algorithm (MB/s)", "bus (MB/s)")
     show("all_reduce over real processes of this machine", header, rows)
     print("algorithm: message ÷ time; bus: × 2(k - 1)/k, what a rank of a ring sends, so that numbers of ranks compare")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     if cores < max(ranks for _, ranks in settings):
         print(f"With {cores} cores, times of more ranks than that say more about the scheduler than about sums.")
 

@@ -7,13 +7,14 @@ operations release Python's lock, and by streams on a GPU.
 """
 
 import functools
-import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 from lesson import begin, milliseconds, show
 from torch.utils.benchmark import Timer
+
+from scalestudy.training.device import usable_cores
 
 Graph = Mapping[str, tuple[str, ...]]  # operation: those whose results it takes, all of them earlier in the mapping
 Operations = Mapping[str, Callable[..., torch.Tensor]]
@@ -104,7 +105,7 @@ def main() -> None:
     """Run the three graphs in turn and together."""
     device, quick = begin(__doc__)
     on_cuda = device.type == "cuda"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     torch.set_num_threads(1)  # for the pool's threads too: they take over the number that holds when they start
     rows = []
     with ThreadPoolExecutor(cores) as pool:

@@ -215,7 +215,7 @@ def corner_trials(spec: StudySpec, most: int = 1_000) -> list[TrialPlan]:
 
     What holds for them holds for all suggested trials.
     """
-    if spec.search.method == "adaptive":
+    if spec.is_adaptive:
         return [point_trials(spec, cell)[0] for cell in stated_places(spec)[:most]]
     corners = itertools.islice(Space.of(spec.sweep).corners(), most)
     return [point_trials(spec, cell)[0] for cell in corners]

@@ -149,7 +149,7 @@ def _too_much_to_search(spec: StudySpec) -> Iterator[Finding]:
 
 
 def _batch_too_small(spec: StudySpec) -> Iterator[Finding]:
-    if spec.search.method == "adaptive":  # `stated_places` leaves such places out
+    if spec.is_adaptive:  # `stated_places` leaves such places out
         return
     for batch_size, num_gpus in value_pairs(spec, "batch_size", "num_gpus"):
         if batch_size < num_gpus:
@@ -230,13 +230,13 @@ def _shares_are_not_whole(spec: StudySpec) -> Iterator[Finding]:
     """Find batches that the workers of a loop can't share evenly: `batch_size_per_worker` is whole."""
     ranges = spec.sweep.ranges()
     workers, batches = ranges.get("num_gpus"), ranges.get("batch_size")
-    is_adaptive = spec.search.method == "adaptive"  # it trains at its places alone, whatever lies between them
-    if batches and not is_adaptive and max(values_in(spec, "num_gpus")) > 1:
+    # an adaptive search trains at its places alone, whatever lies between them
+    if batches and not spec.is_adaptive and max(values_in(spec, "num_gpus")) > 1:
         message = "is a range, in which some batches are no multiple of num_gpus, as a loop needs"
         yield "sweep.batch_size", batches.model_dump(), message, "list multiples of num_gpus"
         return
     pairs = value_pairs(spec, "batch_size", "num_gpus")
-    if is_adaptive:
+    if spec.is_adaptive:
         stated = stated_values(spec)
         pairs = itertools.product(stated.get("batch_size", ()), stated.get("num_gpus", ()))
     elif workers:
@@ -319,7 +319,7 @@ def _search_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
 def _budget_does_not_fit(spec: StudySpec) -> Iterator[Finding]:
     """Find a budget that no adaptive search has, and an adaptive search without one budget."""
     given = {key: value for key, value in spec.budget.to_dict().items() if value is not None}
-    if spec.search.method != "adaptive":
+    if not spec.is_adaptive:
         for key, value in given.items():
             message = "has no effect: search.method is not adaptive"
             yield f"budget.{key}", value, message, "set search.method: adaptive, or remove it"
@@ -339,7 +339,7 @@ def _can_not_be_adaptive(spec: StudySpec) -> Iterator[Finding]:
     It needs a target, places to choose among, and the same training at each num_gpus: what one place teaches counts for
     those with other workers too.
     """
-    if spec.search.method != "adaptive":
+    if not spec.is_adaptive:
         return
     sweep, seeds = spec.sweep, spec.sweep.seed or ()
     if not spec.targets.accuracy:

@@ -140,7 +140,7 @@ class ToSuggest:
         space, sweep = Space.of(spec.sweep), spec.sweep
         gpus = sweep.ranges().get("num_gpus")
         lists = {key: alternatives(values) for key, values in sweep.lists().items() if key != "seed"}
-        if spec.search.method == "adaptive":
+        if spec.is_adaptive:
             places = stated_places(spec)
             stated = {key: alternatives(values) for key, values in stated_values(spec).items()}
             return cls(

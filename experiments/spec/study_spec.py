@@ -79,7 +79,7 @@ class StudySpec(Section):
         """Whether a training ends once it has reached the hardest target."""
         if self.targets.stop != "auto":
             return bool(self.targets.stop)
-        timed = self.trains_for_all or self.search.objective != "metric"
+        timed = self.is_adaptive or self.search.objective != "metric"
         return timed and bool(self.targets.accuracy)
 
     @property
@@ -88,8 +88,8 @@ class StudySpec(Section):
         return "cost" if self.search.objective == "cost_to_target" else "time"
 
     @property
-    def trains_for_all(self) -> bool:
-        """Whether a training stands for the same with every num_gpus: its steps count, timing runs give the seconds."""
+    def is_adaptive(self) -> bool:
+        """Whether it chooses its trainings: one stands for the same with every num_gpus, timing runs give seconds."""
         return self.search.method == "adaptive"
 
     @property
@@ -98,7 +98,7 @@ class StudySpec(Section):
 
         Of a Ray Train loop, `workload.exact` says it.
         """
-        return self.trains_for_all and not self.workload.loop
+        return self.is_adaptive and not self.workload.loop
 
     @property
     def hardest_target(self) -> float | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -159,11 +158,13 @@ def _notes(device: torch.device) -> tuple[str, ...]:
 def _machine(device: torch.device) -> dict[str, str]:
     import torch
 
+    from scalestudy.training.device import usable_cores
+
     on_cuda = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(device) if on_cuda else "CPU",
         "devices": str(torch.cuda.device_count() if on_cuda else 1),
-        "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1),
+        "cores": str(usable_cores()),
         "threads": str(torch.get_num_threads()),
         "torch": torch.__version__,
     }

@@ -23,7 +23,7 @@ def sharing_rule(spec: StudySpec, device: str) -> Rule:
     exclusive = spec.resources.exclusive
     if exclusive is True:
         return "exclusive"
-    if exclusive is False or spec.trains_for_all:  # an adaptive search takes times from the timing runs it asks for
+    if exclusive is False or spec.is_adaptive:  # an adaptive search takes times from the timing runs it asks for
         return "packed"
     return "exclusive" if device == "cpu" else "packed, then timed"
 

@@ -28,7 +28,7 @@ def search_for(
     """
     source: TrialSource
     rule: Stopping | None = Asha(spec) if spec.search.scheduler == "asha" else None
-    if spec.search.method == "adaptive":
+    if spec.is_adaptive:
         source, rule = AdaptiveTrials(spec, room, over), LookLimits(spec)
     else:
         source = TpeTrials(spec) if spec.search.method == "tpe" else PlannedTrials(plan.trials)

@@ -40,6 +40,7 @@ from scalestudy.training.config import LoaderConfig
 from scalestudy.training.data.downloads import DataError
 from scalestudy.training.data.splits import Collate, check_inputs, check_targets, evenly
 from scalestudy.training.data.streams import Passes, Place, Stream
+from scalestudy.training.device import usable_cores
 from scalestudy.training.distributed import Worker
 from scalestudy.training.exceptions import InputError, readable
 from scalestudy.training.own_code import own_place
@@ -352,7 +353,7 @@ def loader_processes(worker: Worker, seconds: float) -> int:
         return 0
     neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", worker.world_size))  # torchrun's; otherwise as if all were here
     training = worker.threads if worker.device.type == "cpu" else 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     return max(min(cores // neighbours - training, MOST_LOADER_PROCESSES), 0)
 
 

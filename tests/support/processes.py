@@ -12,6 +12,11 @@ def is_alive(pid: int) -> bool:
     return _fact(pid, "State")[:1] not in ("", "Z", "X")
 
 
+def is_asleep(pid: int) -> bool:
+    """Whether the process's main thread waits for something, such as what is typed."""
+    return _fact(pid, "State")[:1] == "S"
+
+
 def parent_of(pid: int) -> int:
     return int(_fact(pid, "PPid"))
 

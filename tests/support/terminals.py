@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Self
 
+from tests.support.groups import wait_until
+from tests.support.processes import is_asleep
 from tests.support.studies import command, environment
 
 CONTROLLED = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
@@ -43,9 +45,13 @@ class Terminal:
         os.close(self._terminal)
 
     def answers(self, question: str, typed: str) -> None:
-        """Waits until the terminal's last words are these, and types."""
+        """Waits until the terminal's last words are these and the command waits for what is typed, and types.
+
+        A Ctrl-C between the two can be lost: Python has looked for signals, and does not read yet.
+        """
         self._reads(until=question)
         assert self.shown.endswith(question), self.shown
+        wait_until(lambda: is_asleep(self._process.pid))
         os.write(self._terminal, typed.encode())
 
     def ends(self) -> int:

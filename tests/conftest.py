@@ -17,6 +17,8 @@ from tests.support.project_files import REPOSITORY
 prepare_environment()  # before any test module imports Ray, which reads some of it then
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it that starts the tests in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as nohup leaves it
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # No deadline: the first example of a test may import SciPy, and the machine may be busy.
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=50)

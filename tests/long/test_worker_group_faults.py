@@ -107,7 +107,8 @@ def test_an_exception_on_one_rank_in_the_first_a_middle_and_the_last_step(pool, 
 
 
 def test_out_of_memory_on_one_rank_is_a_result(pool):
-    ended = pool.train(2, model=BREAKS, model_args={"step": STEPS + 1, "memory": True}, epochs=2)
+    """Not in the epoch's first step: rank 1 would tell of it while rank 0 still sends the record of the one before."""
+    ended = pool.train(2, model=BREAKS, model_args={"step": STEPS + 3, "memory": True}, epochs=2)
     assert (ended.status, ended.attempts, ended.error.rank) == ("out_of_memory", 1, 1)
     assert len(ended.epochs) == 1
     assert pool.train(2, epochs=1).status == "finished"

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scalestudy.orchestration.cluster.nodes import Node
@@ -275,12 +275,12 @@ def test_held_back_requests_do_not_overtake(case, placement):
     nodes, views, requests = situation(*case)
     actions = decide(nodes, views, requests, exclusive=case[3], placement=placement)
     served = {action.trial_id for action in actions if isinstance(action, Grant | Start)}
-    starting = Counter(view.num_workers for view in views if view.state == "starting")
+    waited_for = on_the_way(views, nodes, placement)
     for position, request in enumerate(requests):
         if request.trial_id in served:
             continue
-        if starting[request.num_workers]:
-            starting[request.num_workers] -= 1
+        if waited_for[request.num_workers]:
+            waited_for[request.num_workers] -= 1
             continue
         assert not served & {later.trial_id for later in requests[position:]}
 
@@ -289,6 +289,14 @@ def fewest(size, nodes):
     """The fewest nodes that hold so many workers when they are empty, counted from the largest on."""
     slots = sorted((node.slots for node in nodes), reverse=True)
     return next(count for count in range(1, len(slots) + 1) if sum(slots[:count]) >= size)
+
+
+def on_the_way(views, nodes, placement):
+    """How many groups that start are for requests, by size: one on more nodes than its size needs is for none."""
+    starting = [view for view in views if view.state == "starting"]
+    if placement == "pack":
+        starting = [view for view in starting if len(view.slots) <= fewest(view.num_workers, nodes)]
+    return Counter(view.num_workers for view in starting)
 
 
 @given(SITUATION)
@@ -303,6 +311,7 @@ def test_no_trial_gets_more_nodes_than_it_needs(case):
             assert len(given_nodes) <= fewest(sizes[action.trial_id], nodes)
 
 
+@example(([1, 2, 4], [(1, "starting", False), (3, "starting", False), (1, "idle", False)], [3, 4], False))
 @given(SITUATION)
 def test_what_ends_makes_room_on_few_nodes_and_no_group_ends_in_vain(case):
     nodes, views, requests = situation(*case)
@@ -312,7 +321,7 @@ def test_what_ends_makes_room_on_few_nodes_and_no_group_ends_in_vain(case):
     if not ending:
         return
     served = {action.trial_id for action in actions if isinstance(action, Grant | Start)}
-    waited_for = Counter(view.num_workers for view in views if view.state == "starting")
+    waited_for = on_the_way(views, nodes, "pack")
     for request in requests:  # the first that is not served and has no group on the way
         if request.trial_id not in served and not waited_for[request.num_workers]:
             break

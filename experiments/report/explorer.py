@@ -25,9 +25,8 @@ from scalestudy.experiments.report.curves import curves_of
 from scalestudy.experiments.report.maps import MOST_COLUMNS, MOST_ROWS, map_axis
 from scalestudy.experiments.study.mlflow_filters import cell_filter
 
-MOST_TARGETS = 25
-CELL_TARGETS = 5_000
-"""Most cells times targets that can be computed in time: 25 targets for 200 cells."""
+MOST_TARGETS = 7
+"""Each is a posterior of its own, so that the page and `recommend --accuracy` say the same."""
 MOST_CURVES = 400
 MOST_CURVE_PERIODS = 20_000
 LOG_FROM = 30.0
@@ -47,7 +46,7 @@ def slider_targets(metric: StudyMetric, targets: Sequence[float], cells: Sequenc
     Half of the cells meet the easiest at their first evaluation: below it no cell is known to be sooner.
     """
     own = list(dict.fromkeys(targets))
-    most = min(MOST_TARGETS, CELL_TARGETS // max(1, len(cells))) - len(own)
+    most = MOST_TARGETS - len(own)
     firsts = [values[0] for cell in cells for trial in cell.own if (values := test_values(trial, metric))]
     if not own or most < 1 or not firsts:
         return metric.easiest_first(own)

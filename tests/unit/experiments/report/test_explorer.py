@@ -121,7 +121,7 @@ def test_columns_have_an_entry_for_each_cell():
 @pytest.mark.parametrize(
     ("mode", "targets", "firsts"), [("max", [0.6, 0.8], [0.3, 0.5]), ("min", [2.0, 0.01], [5.0, 4.0])]
 )
-def test_targets_go_from_the_first_evaluation_to_the_hardest(mode, targets, firsts, monkeypatch):
+def test_targets_go_from_the_first_evaluation_to_the_hardest(mode, targets, firsts):
     metric = StudyMetric(name="m", mode=mode, share=False)
     cells = [type("Cell", (), {"own": (Trial.of({"epochs": [{"test_m": first}]}),)})() for first in firsts]
     found = slider_targets(metric, targets, cells)
@@ -131,8 +131,8 @@ def test_targets_go_from_the_first_evaluation_to_the_hardest(mode, targets, firs
     assert set(targets) <= set(found)
     middle = sum(firsts) / len(firsts)
     assert all(metric.better(target, middle) for target in found)
-    monkeypatch.setattr(explorer, "CELL_TARGETS", 8)
-    assert len(slider_targets(metric, targets, cells)) == 4
+    many = [*targets, *(targets[0] + (targets[1] - targets[0]) * step / 9 for step in range(1, 8))]
+    assert slider_targets(metric, many, cells) == metric.easiest_first(many)
 
 
 def test_a_study_without_a_target_has_no_slider():

@@ -29,25 +29,34 @@ BIN := $(VENV)/bin
 UNIT := tests/unit tests/test_architecture.py tests/test_release.py tests/test_security.py
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest  # small matrices: threads would only wait for each other
 PROCESSES := $(shell echo $$(( $$(nproc) + 1 )))  # one more than cores: some tests wait
-PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_INDEX) -c constraints.txt
+# what is imported is compiled then: half of an installation's time would go into modules that nobody imports
+PIP_INSTALL = $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check $(PIP_INDEX) -c constraints.txt
 PACKAGES = "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
+EXTRA_tests := [test]
+EXTRA_tools := [dev]
+HAS_installed := installed
+HAS_tests := installed tests
+HAS_tools := installed tests tools
 
 .PHONY: install demo check test test-unit test-ray test-long test-system lint dist docs bench bench-peers chaos gpu clean
 
 install: $(VENV)/installed
 
-demo: $(VENV)/installed
+demo:
+	@test -e $(VENV)/installed || echo "Installing into $(VENV): PyTorch, Ray, MLflow and what they need, 1.5 GB; then 16 trainings. Some four minutes in all."
+	@$(MAKE) --no-print-directory install
 	$(BIN)/scalestudy run digits-quick --address local
 
 check: lint test-unit
 
 test: test-unit test-ray
 
-test-unit: $(VENV)/tools
+test-unit: $(VENV)/tests
 	$(PYTEST) -m "not slow and not chaos" --numprocesses $(PROCESSES) --dist loadfile $(UNIT)
 
-test-ray: $(VENV)/tools
+test-ray: $(VENV)/tests
 	$(PYTEST) -m "not slow and not chaos" tests/ray
 
 test-long: $(VENV)/tools
@@ -87,16 +96,13 @@ chaos: $(VENV)/tools
 gpu:  # without .venv: the clone itself is the package
 	PYTHONPATH="$(CURDIR)" $(PYTHON) -m tests.gpu $(if $(DATA),--data "$(DATA)") $(if $(PART),--part "$(PART)") $(if $(OUT),--out "$(OUT)")
 
-$(VENV)/installed: pyproject.toml constraints.txt infra/venv/scalestudy_torchvision.py
+# each file says that the environment has what it names: studies, tests, tools; a larger set is one call of pip as well
+$(VENV)/installed $(VENV)/tests $(VENV)/tools: pyproject.toml constraints.txt infra/venv/scalestudy_torchvision.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) -e .
+	$(PIP_INSTALL) -e ".$(EXTRA_$(@F))"
 	cp infra/venv/scalestudy_torchvision.py $(PACKAGES)
 	echo "import scalestudy_torchvision" > $(PACKAGES)/scalestudy_torchvision.pth
-	touch $@
-
-$(VENV)/tools: $(VENV)/installed
-	$(PIP_INSTALL) -e ".[dev]"
-	touch $@
+	touch $(HAS_$(@F):%=$(VENV)/%)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist site *.egg-info

@@ -64,8 +64,9 @@ def test_the_page_lists_what_the_project_names():
     assert listed("[server]") == named(extras["server"])
     assert listed("[gpu]") == named(extras["gpu"])
     assert listed("[docs]") == named(extras["docs"])
+    assert listed("[test]") == named(extras["test"])
     assert listed("[dev]") == named(extras["dev"])
-    assert set(extras) == {"server", "gpu", "docs", "dev"}
+    assert set(extras) == {"server", "gpu", "docs", "test", "dev"}
 
 
 def test_what_is_named_is_imported_and_what_is_imported_is_named():

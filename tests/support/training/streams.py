@@ -1,4 +1,7 @@
-"""Iterable data sets as users write them; the tests name their callables by import path."""
+"""Iterable data sets as users write them; the tests name their callables by import path.
+
+Loader processes import this file: it leads to no optimizer, which takes a second of a core to import.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from docs.examples import tagger
-from scalestudy.training.config import TrainConfig
 from scalestudy.training.data import DatasetSplits, Splits
-from tests.support.training.helpers import make_config
-from tests.support.training.tasks import task_config
-
-HERE = "tests.support.training.streams"
 
 
 class Counting(IterableDataset[Any]):
@@ -150,25 +148,3 @@ def pictures(root: str) -> DatasetSplits:
 def linear(num_classes: int, in_channels: int) -> torch.nn.Module:
     """A model of the counted numbers."""
     return torch.nn.Linear(in_channels, num_classes)
-
-
-def stream_config(kind: str = "drawing", **changes: Any) -> TrainConfig:
-    """Eleven steps of 16 over passes of 50, so that batches span two; evaluated each four steps; in float64."""
-    values = {"batch_size": 16, "epochs": None, "steps": 11, "eval_every": {"steps": 4}, "learning_rate": 0.2}
-    if kind == "texts":
-        return task_config("tagger", **{**values, "data": f"{HERE}:texts", **changes})
-    return task_config("examples", **{**values, "data": f"{HERE}:drawing", **changes})
-
-
-def counted_config(**changes: Any) -> TrainConfig:
-    """A training on the counted numbers."""
-    values = {
-        "model": f"{HERE}:linear",
-        "model_args": {},
-        "data": f"{HERE}:counted",
-        "data_args": {},
-        "batch_size": 6,
-        "epochs": None,
-        "steps": 4,
-    }
-    return make_config(**{**values, **changes})

@@ -15,6 +15,7 @@ from scalestudy.training.trees import mapped
 from tests.support.training.helpers import make_config
 
 HERE = "tests.support.training.tasks"
+STREAMS = "tests.support.training.streams"
 TASKS = {"tagger": "Tagging", "two_inputs": "Prices", "detector": "Detection", "examples": "Examples"}
 METRICS = {"tagger": "macro_f1", "two_inputs": "r2", "detector": "overlap", "examples": "accuracy"}
 
@@ -31,6 +32,28 @@ def task_config(name: str, **changes: Any) -> TrainConfig:
         "batch_size": 30,
         "learning_rate": 0.1,
         "epochs": 2,
+    }
+    return make_config(**{**values, **changes})
+
+
+def stream_config(kind: str = "drawing", **changes: Any) -> TrainConfig:
+    """Eleven steps of 16 over passes of 50, so that batches span two; evaluated each four steps; in float64."""
+    values = {"batch_size": 16, "epochs": None, "steps": 11, "eval_every": {"steps": 4}, "learning_rate": 0.2}
+    if kind == "texts":
+        return task_config("tagger", **{**values, "data": f"{STREAMS}:texts", **changes})
+    return task_config("examples", **{**values, "data": f"{STREAMS}:drawing", **changes})
+
+
+def counted_config(**changes: Any) -> TrainConfig:
+    """A training on the counted numbers."""
+    values = {
+        "model": f"{STREAMS}:linear",
+        "model_args": {},
+        "data": f"{STREAMS}:counted",
+        "data_args": {},
+        "batch_size": 6,
+        "epochs": None,
+        "steps": 4,
     }
     return make_config(**{**values, **changes})
 

@@ -42,22 +42,22 @@ def images(train_samples: int) -> dict[str, int]:
 
 
 def lenet_config(**changes: Any) -> TrainConfig:
-    """20 steps of LeNet in float64 with Xavier initialisation, on images of 16 × 16 pixels."""
+    """Six steps of LeNet in float64 with Xavier initialisation, on images of 16 × 16 pixels."""
     values: dict[str, Any] = {
         "model": "tests.support.training.workloads:DoubleLeNet",
         "model_args": {"init": "xavier", "image_size": 16},
-        "data_args": images(20 * 32),
+        "data_args": images(6 * 32),
         "batch_size": 32,
         "learning_rate": 0.1,
     }
     return make_config(**(values | changes))
 
 
-ODD = {"data_args": images(18 * 30 + 17), "batch_size": 30}  # 30 = 8 + 8 + 7 + 7
+ODD = {"data_args": images(5 * 30 + 17), "batch_size": 30}  # 30 = 8 + 8 + 7 + 7
 SPLITS: dict[str, dict[str, Any]] = {
     "even": {},
     "batches that do not divide": ODD,
-    "last batch smaller than the workers": {"data_args": images(19 * 32 + 1)},
+    "last batch smaller than the workers": {"data_args": images(5 * 32 + 1)},
     "momentum, decay and clipping": {
         "gradient_clip": 0.5,
         "optimizer": OptimizerConfig(momentum=0.9, weight_decay=1e-3),
@@ -74,7 +74,7 @@ def check_equals_one_worker(
 ) -> None:
     """Replicas are equal to the bit, every tensor moved, and one worker gets the same parameters."""
     replicas = ranks.run(world_size, run_training, config)
-    alone = _train_alone(ranks, one_worker)
+    alone = train_alone(one_worker)
     assert all(same_bits(replicas[0]["state"], replica["state"]) for replica in replicas), "replicas differ"
     assert max(replicas[0]["replica_max_diff"]) == 0.0, "the record says that replicas differ"
     assert smallest_movement(alone["first_state"], alone["state"]) >= MOVEMENT, "a tensor hardly moved"
@@ -85,29 +85,26 @@ def check_equals_one_worker(
 _alone: dict[str, dict[str, Any]] = {}
 
 
-def _train_alone(ranks: GlooPool, config: TrainConfig) -> dict[str, Any]:
+def train_alone(config: TrainConfig) -> dict[str, Any]:
     """One worker's outcome; the same config is trained once a session."""
     key = repr(config)
     if key not in _alone:
-        (_alone[key],) = ranks.run(1, run_training, config)
+        _alone[key] = run_training(ALONE, config)
     return _alone[key]
 
 
 @pytest.mark.parametrize(
     ("split", "world_size", "strategy"),
     [
-        *(("micro-batches", 4, strategy) for strategy in STRATEGIES),
-        ("batches that do not divide", 4, "ddp"),
+        ("micro-batches", 4, "ddp"),
+        ("micro-batches", 2, "flat"),
         ("batches that do not divide", 4, "ring"),
         ("last batch smaller than the workers", 4, "naive"),
-        ("last batch smaller than the workers", 4, "flat"),
-        ("momentum, decay and clipping", 4, "ddp"),
-        ("momentum, decay and clipping", 4, "flat"),
-        ("even", 2, "naive"),
+        ("momentum, decay and clipping", 2, "ddp"),
+        ("momentum, decay and clipping", 2, "flat"),
         ("even", 2, "ring"),
-        ("weighted", 4, "ddp"),
         ("weighted", 4, "naive"),
-        *(("a worker without examples", 4, strategy) for strategy in STRATEGIES),
+        *(("a worker without examples", 4, strategy) for strategy in ("ddp", "flat")),
     ],
 )
 def test_any_number_of_workers_trains_like_one(ranks: GlooPool, split: str, world_size: int, strategy: str) -> None:
@@ -123,9 +120,11 @@ def test_float32_too(ranks: GlooPool, strategy: str) -> None:
     Seed and rate are chosen: where an activation happens to lie within rounding of ReLU's kink, the two sums fall on
     different sides of it, and training amplifies that beyond 1e-5. The tests in float64 above need no such choice.
     """
-    one_worker = make_config(model="lenet", model_args={}, batch_size=64, data_args={"train_samples": 20 * 64})
+    one_worker = make_config(
+        model="lenet", model_args={}, batch_size=64, data_args={"train_samples": 6 * 64}, learning_rate=0.1
+    )
     config = one_worker.replace(gradient_sync=strategy)
-    check_equals_one_worker(ranks, 4, config, one_worker, SINGLE_TOLERANCE)
+    check_equals_one_worker(ranks, 2, config, one_worker, SINGLE_TOLERANCE)
 
 
 @pytest.mark.parametrize("strategy", [*EXACT, *LOSSY])
@@ -165,15 +164,16 @@ def test_the_proof_refuses_a_wrong_strategy(ranks: GlooPool, strategy: str, worl
 
 def digits_config(**changes: Any) -> TrainConfig:
     """A small network on real digits, until it is well above nine in ten."""
-    values = {"model_args": {"hidden": [64]}, "data": "digits", "data_args": {}, "learning_rate": 0.1, "epochs": 10}
-    return make_config(**(values | changes))
+    values = {"model_args": {"hidden": [64]}, "data": "digits", "data_args": {}, "batch_size": 64, "epochs": 6}
+    how = {"learning_rate": 0.05, "optimizer": OptimizerConfig(momentum=0.9), "schedule": "cosine"}
+    return make_config(**(values | how | changes))
 
 
 def test_two_workers_with_the_rebinding_bug_look_normal_but_for_the_replica_check(ranks: GlooPool) -> None:
     """The bug of the book's notebook: rank 1 trains on its own half, rank 0 on all; the curve alone shows nothing."""
     config = digits_config(gradient_sync="tests.support.training.workloads:RebindingSync")
     faulty = ranks.run(2, run_training, config)[0]
-    sound = _train_alone(ranks, digits_config())
+    sound = train_alone(digits_config())
     accuracies = [outcome["curve"][-1][2] for outcome in (faulty, sound)]
     assert max(sound["replica_max_diff"]) == 0.0
     assert min(faulty["replica_max_diff"]) > 1e-2
@@ -189,7 +189,11 @@ def test_four_workers_with_the_rebinding_bug_are_found_too(ranks: GlooPool) -> N
 @pytest.mark.parametrize("strategy", [*STRATEGIES, "bf16", "powersgd", "local_sgd"])
 def test_batch_normalisation_bears_an_empty_shard(ranks: GlooPool, strategy: str) -> None:
     config = make_config(
-        model="tests.support.training.workloads:BatchNormNet", model_args={}, shards=(1.0, 0.0), gradient_sync=strategy
+        model="tests.support.training.workloads:BatchNormNet",
+        model_args={},
+        data_args={"train_samples": 96, "test_samples": 32},
+        shards=(1.0, 0.0),
+        gradient_sync=strategy,
     )
     replicas = ranks.run(2, run_training, config)
     assert replicas[0]["status"] == "finished"
@@ -200,8 +204,8 @@ def test_one_worker_equals_plain_pytorch() -> None:
     """The reference itself against a loop written out: the mean loss of each global batch, SGD."""
     config = lenet_config()
     data = open_data(config, ALONE)
-    order = epoch_order(640, config.seed, 1)
-    bounds = [(start, start + 32) for start in range(0, 640, 32)]
+    order = epoch_order(192, config.seed, 1)
+    bounds = [(start, start + 32) for start in range(0, 192, 32)]
     seed_parameters(config.seed)
     model = build_model(config.model, (10, 1), dict(config.model_args))
     optimizer = torch.optim.SGD(model.parameters(), config.learning_rate)
@@ -234,18 +238,17 @@ def test_a_strategy_of_the_users_own_must_be_one(ranks: GlooPool, name: str, mes
 
 BYTES = 8 * ELEMENTS  # 11,264
 STEPS: dict[str, Steps] = {
-    "even": Steps(),
-    "batches that do not divide": Steps(batches=(25, 23, 7, 2, 1) * 4),
-    "uneven, and one worker without examples": Steps(weights=(3.0, 0.0, 2.0, 1.0)),
-    "micro-batches of uneven shards": Steps(accumulation=2, batches=(25, 1) * 10, weights=(3.0, 0.0, 2.0, 1.0)),
-    "gradients of 1.4 MB, two of DistributedDataParallel's buckets": Steps(batches=(16,) * 5, hidden=(400, 400)),
-    "momentum and clipping": Steps(momentum=0.9, clip=0.3, learning_rate=0.1),
+    "batches that do not divide": Steps(batches=(25, 23, 7, 2, 1)),
+    "uneven, and one worker without examples": Steps(batches=(24,) * 4, weights=(3.0, 0.0, 2.0, 1.0)),
+    "micro-batches of uneven shards": Steps(accumulation=2, batches=(25, 1) * 2, weights=(3.0, 0.0, 2.0, 1.0)),
+    "gradients of 1.4 MB, two of DistributedDataParallel's buckets": Steps(batches=(16,) * 3, hidden=(400, 400)),
+    "momentum and clipping": Steps(batches=(24,) * 5, momentum=0.9, clip=0.3, learning_rate=0.1),
 }
 
 
 @pytest.mark.parametrize(("case", "world_size"), [*((case, 4) for case in STEPS), ("batches that do not divide", 3)])
 def test_every_exact_strategy_trains_like_one_worker(ranks: GlooPool, case: str, world_size: int) -> None:
-    (alone,) = ranks.run(1, run_steps, dataclasses.replace(STEPS[case], accumulation=1, weights=None))
+    alone = run_steps(ALONE, dataclasses.replace(STEPS[case], accumulation=1, weights=None))
     assert smallest_movement(alone["first_state"], alone["state"]) > MOVEMENT
     for strategy in EXACT:
         steps = dataclasses.replace(STEPS[case], strategy=strategy)
@@ -284,8 +287,7 @@ def measured_and_expected(worker: Worker, steps: Steps) -> tuple[list[float | No
     return run.local_sq_norms, expected
 
 
-@pytest.mark.parametrize("accumulation", [1, 3])
-@pytest.mark.parametrize("weights", [(1.0, 1.0), (3.0, 1.0), (1.0, 0.0)], ids=str)
+@pytest.mark.parametrize(("weights", "accumulation"), [((1.0, 1.0), 1), ((3.0, 1.0), 3), ((1.0, 0.0), 3)], ids=str)
 def test_the_norm_of_the_local_gradient(ranks: GlooPool, weights: tuple[float, ...], accumulation: int) -> None:
     """As it was before the sum, with micro-batches too, in the steps that ask for it."""
     steps = Steps(batches=(24, 24, 25, 24), measured=(0, 2), weights=weights, accumulation=accumulation)

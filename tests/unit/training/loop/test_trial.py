@@ -20,7 +20,7 @@ from tests.support.epochs import epoch_of
 from tests.support.gloo import GlooPool
 from tests.support.training.clock import Clock
 from tests.support.training.helpers import ALONE, EachStep, largest_difference, make_config, run_training
-from tests.support.training.streams import stream_config
+from tests.support.training.tasks import stream_config
 
 HERE = "tests.unit.training.loop.test_trial"
 WORKLOADS = "tests.support.training.workloads"

@@ -107,7 +107,7 @@ def _fork_ranks(connections: list[Connection]) -> None:
 
     import scalestudy.training.loop.train  # noqa: F401
 
-    gc.freeze()  # what is imported is never garbage; to look for some as five processes end takes three seconds of a core
+    gc.freeze()  # what is imported is never garbage: the collections as five processes end take seconds of a core
     ranks = []
     for mine in connections:
         rank = os.fork()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from scalestudy.training.checkpoint.byte_store import ByteStore
+from scalestudy.training.checkpoint.byte_store import ByteStore, LocalByteStore
 from scalestudy.training.checkpoint.files import (
     SHARED,
     Manifest,
     PartSummary,
     Search,
     forget_newer,
+    forget_old,
     latest,
     part_name,
     write_manifest,
@@ -46,6 +48,14 @@ def resume(store: ByteStore) -> int:
     newest = None if found is None else found.manifest.number
     forget_newer(store, newest)
     return 0 if newest is None else newest + 1
+
+
+def write_for_ever(folder: str) -> None:
+    """A process to be killed: some megabytes a checkpoint, so that it is mostly writing."""
+    store = LocalByteStore(folder)
+    for number in itertools.count(resume(store)):
+        save(store, number, size=200_000)
+        forget_old(store)
 
 
 def origins(search: Search) -> set[tuple[str, int, int]]:

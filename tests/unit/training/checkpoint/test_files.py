@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 import pickle
 import random
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +37,19 @@ from scalestudy.training.checkpoint.files import (
     write_manifest,
     write_part,
 )
+from scalestudy.training.data.readers import fork_server
 from scalestudy.training.state import pack
-from tests.support.training.checkpoints import LENET, NAMES, manifest_of, numbers_in, origins, resume, save, state_in
+from tests.support.training.checkpoints import (
+    LENET,
+    NAMES,
+    manifest_of,
+    numbers_in,
+    origins,
+    resume,
+    save,
+    state_in,
+    write_for_ever,
+)
 
 
 @given(st.binary())
@@ -407,7 +415,7 @@ def test_killed_at_any_operation(tmp_path: Path, manner: str) -> None:
     assert numbers_in(LocalByteStore(folder)) == {2, 3}
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)  # each single death is in the test above
 @given(st.lists(st.tuples(st.integers(0, 26), st.sampled_from(MANNERS)), min_size=2, max_size=5))
 def test_killed_again_and_again(deaths: list[tuple[int, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -435,33 +443,25 @@ def test_a_deletion_cut_short_never_looks_whole(tmp_path: Path, manner: str) -> 
         assert numbers_in(store) == {3, 4}
 
 
-def write_for_ever(folder: str) -> None:
-    """A process to be killed: some megabytes a checkpoint, so that it is mostly writing."""
-    store = LocalByteStore(folder)
-    for number in itertools.count(resume(store)):
-        save(store, number, size=500_000)
-        forget_old(store)
-
-
-def wait_for(store: ByteStore, number: int, process: subprocess.Popen[bytes]) -> None:
+def wait_for(store: ByteStore, number: int, process: BaseProcess) -> None:
     """Until a part of this checkpoint is written."""
     deadline = time.monotonic() + 120
     while max(numbers_in(store), default=-1) < number:
-        assert process.poll() is None
+        assert process.is_alive()
         assert time.monotonic() < deadline
-        time.sleep(0.001)
+        time.sleep(0.005)
 
 
 def test_a_killed_process_leaves_a_readable_store(tmp_path: Path) -> None:
     store = LocalByteStore(tmp_path)
-    code = f"from {__name__} import write_for_ever; write_for_ever({str(tmp_path)!r})"
-    process = subprocess.Popen([sys.executable, "-c", code])
+    process = fork_server(store).Process(target=write_for_ever, args=(str(tmp_path),))
+    process.start()
     try:
         wait_for(store, 2, process)
         time.sleep(random.uniform(0, 0.02))  # at any place of a checkpoint
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
+        process.join()
     search = latest(store, LENET)
     assert search.found is not None
     number = search.found.manifest.number

@@ -47,16 +47,16 @@ def test_every_model_takes_every_initialisation(name: str) -> None:
         layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
         return [layers[0].weight.detach(), layers[-1].weight.detach()]
 
-    for weight in first_and_last("normal"):
+    normal, xavier = first_and_last("normal"), first_and_last("xavier")
+    for weight in normal:
         assert weight.abs().max() < 0.06  # six standard deviations
     for weight in first_and_last(USERS):
         assert weight.mean().item() == pytest.approx(0.5, abs=0.2)
-    for weight in first_and_last("xavier"):
+    for weight in xavier:
         fan_in, fan_out = (size * weight[0][0].numel() for size in (weight.shape[1], weight.shape[0]))
         bound = (6 / (fan_in + fan_out)) ** 0.5
         assert 0.5 * bound < weight.abs().max().item() <= bound
-    drawn = [*first_and_last("normal"), *first_and_last("xavier")]
-    assert not any(torch.equal(one, other) for one in first_and_last("default") for other in drawn)
+    assert not any(torch.equal(one, other) for one in first_and_last("default") for other in (*normal, *xavier))
 
 
 def start_of(worker: Worker, model: str, model_args: dict[str, Any]) -> dict[str, Any]:
@@ -78,8 +78,8 @@ STARTS: list[tuple[str, dict[str, Any]]] = [
 def test_a_model_starts_alike_on_every_rank_at_any_world_size(
     ranks: GlooPool, model: str, model_args: dict[str, Any]
 ) -> None:
-    states = [state for world_size in (1, 2, 4) for state in ranks.run(world_size, start_of, model, model_args)]
-    assert len(states) == 7
+    states = [state for world_size in (1, 3) for state in ranks.run(world_size, start_of, model, model_args)]
+    assert len(states) == 4
     assert all(same_bits(states[0], state) for state in states)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from scalestudy.training.config import TrainConfig
 from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.trial import start_trial
 from scalestudy.training.models import ResNet18
@@ -127,23 +128,40 @@ def test_the_backward_is_the_derivative_of_the_forward() -> None:
     )
 
 
-def trained(ranks: GlooPool, world_size: int, **changes: Any) -> list[dict[str, Any]]:
-    """20 steps of a network with batch normalisation, in float64, by rank."""
+def six_steps(**changes: Any) -> TrainConfig:
+    """Two epochs of a network with batch normalisation, in float64."""
     values: dict[str, Any] = {
         "model": "tests.support.training.workloads:DoubleBatchNormNet",
         "model_args": {},
-        "data_args": {"train_samples": 10 * 32 - 5, "test_samples": 64},
+        "data_args": {"train_samples": 3 * 32 - 5, "test_samples": 32},
         "learning_rate": 0.1,
         "epochs": 2,
     }
-    return ranks.run(world_size, run_training, make_config(**(values | changes)))
+    return make_config(**(values | changes))
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "naive"])
-@pytest.mark.parametrize("shards", [(1.0, 1.0), (3.0, 1.0), (1.0, 0.0), (1.0,) * 4, (1.0, 0.0, 2.0, 1.0)], ids=str)
-def test_a_training_equals_one_workers(ranks: GlooPool, shards: tuple[float, ...], strategy: str) -> None:
-    (alone,) = trained(ranks, 1)
-    replicas = trained(ranks, len(shards), shards=shards, gradient_sync=strategy, sync_batch_norm=True)
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    """One worker's outcome."""
+    return run_training(ALONE, six_steps())
+
+
+@pytest.mark.parametrize(
+    ("shards", "strategy"),
+    [
+        ((1.0, 1.0), "naive"),
+        ((3.0, 1.0), "ddp"),
+        ((1.0, 0.0), "naive"),
+        ((1.0,) * 4, "ddp"),
+        ((1.0, 0.0, 2.0, 1.0), "ddp"),
+    ],
+    ids=str,
+)
+def test_a_training_equals_one_workers(
+    ranks: GlooPool, alone: dict[str, Any], shards: tuple[float, ...], strategy: str
+) -> None:
+    config = six_steps(shards=shards, gradient_sync=strategy, sync_batch_norm=True)
+    replicas = ranks.run(len(shards), run_training, config)
     assert all(same_bits(replicas[0]["state"], replica["state"]) for replica in replicas)
     assert largest_difference(alone["state"], replicas[0]["state"]) < 1e-9
     assert smallest_movement(alone["first_state"], alone["state"]) > 1e-4
@@ -151,22 +169,21 @@ def test_a_training_equals_one_workers(ranks: GlooPool, shards: tuple[float, ...
         assert mine == pytest.approx(expected, abs=1e-9)
 
 
-def test_without_it_the_number_of_workers_shows(ranks: GlooPool) -> None:
+def test_without_it_the_number_of_workers_shows(ranks: GlooPool, alone: dict[str, Any]) -> None:
     """So that the test above can fail."""
-    (alone,) = trained(ranks, 1)
-    replicas = trained(ranks, 2)
+    replicas = ranks.run(2, run_training, six_steps())
     assert largest_difference(alone["state"], replicas[0]["state"]) > 1e-3
 
 
 def test_a_micro_batch_without_any_example_changes_nothing(ranks: GlooPool) -> None:
     """The last batch has one example, which four micro-batches can't share; images have many values a channel."""
-    config = {
-        "model": "tests.support.training.workloads:ImageBatchNormNet",
-        "data_args": {"train_samples": 65, "test_samples": 8},
-        "accumulation": 4,
-        "sync_batch_norm": True,
-    }
-    replicas = trained(ranks, 2, **config)
+    config = six_steps(
+        model="tests.support.training.workloads:ImageBatchNormNet",
+        data_args={"train_samples": 33, "test_samples": 8},
+        accumulation=4,
+        sync_batch_norm=True,
+    )
+    replicas = ranks.run(2, run_training, config)
     assert replicas[0]["status"] == "finished"
     assert same_bits(replicas[0]["state"], replicas[1]["state"])
 

@@ -31,65 +31,6 @@ class Classifier(nn.Module):
         return features
 
 
-# --- what evaluations make ----------------------------------------------------------------------------------------
-class SlopeOfAnEnergy(Classifier):
-    """A derivative in forward, in training and in evaluation."""
-
-    def between(self, features: torch.Tensor) -> torch.Tensor:
-        with torch.enable_grad():
-            at = features.detach().clone().requires_grad_(True)
-            (slope,) = torch.autograd.grad(at.pow(3).sum(), at, create_graph=True)
-        return features + slope
-
-
-class AdaptsInTests(Classifier):
-    """Takes a step of its own before it answers in an evaluation."""
-
-    def between(self, features: torch.Tensor) -> torch.Tensor:
-        if not self.training:
-            with torch.enable_grad():
-                shift = torch.zeros(16, requires_grad=True)
-                (features.detach() + shift).square().mean().backward()
-            assert shift.grad is not None
-            return features - 0.1 * shift.grad
-        return features
-
-
-class KeepsATable(Classifier):
-    """A table made in the first evaluation, multiplied in the next training step."""
-
-    table: torch.Tensor | None = None
-
-    def between(self, features: torch.Tensor) -> torch.Tensor:
-        if self.table is None and not self.training:
-            self.table = torch.linspace(0.5, 1.5, 16) * features.mean(dim=0).abs().clamp(min=0.1)
-        return features if self.table is None else features * self.table
-
-
-class KeepsItsOutputs(Classifier):
-    """Compares with what it gave last; backward of the next step would run through this step's graph again."""
-
-    last: torch.Tensor | None = None
-
-    def between(self, features: torch.Tensor) -> torch.Tensor:
-        before, self.last = self.last, features.mean(dim=0)
-        return features if before is None else features + before
-
-
-class CountsItsTests(Classifier):
-    """A statistic of evaluations, used in training."""
-
-    def __init__(self, *facts: Any) -> None:
-        super().__init__(*facts)
-        self.seen: list[torch.Tensor] = []
-
-    def between(self, features: torch.Tensor) -> torch.Tensor:
-        if not self.training:
-            self.seen.append(features.mean(dim=0))
-            return features
-        return features * torch.stack(self.seen).mean(dim=0).exp() if self.seen else features
-
-
 # --- state that is not all tensors --------------------------------------------------------------------------------
 class WithState(Classifier):
     """What it returns as its extra state is of a kind."""
@@ -117,16 +58,6 @@ class WithState(Classifier):
 
     def set_extra_state(self, state: Any) -> None:
         self.state = state
-
-
-class OddOptimizer(torch.optim.SGD):
-    """Keeps a NumPy number for each parameter."""
-
-    def step(self, closure: Any = None) -> Any:
-        for group in self.param_groups:
-            for each in group["params"]:
-                self.state[each]["norm"] = np.float64(each.norm().item())
-        return super().step(closure)
 
 
 # --- buffers that change ------------------------------------------------------------------------------------------
@@ -177,15 +108,6 @@ class SparseAdjacency(Classifier):
         return torch.sparse.mm(self.graph, features.T).T
 
 
-class NeverFilled(Classifier):
-    """A buffer that is None."""
-
-    def __init__(self, *facts: Any) -> None:
-        super().__init__(*facts)
-        self.register_buffer("later", None)
-
-
-# --- parts of a batch ---------------------------------------------------------------------------------------------
 class Normed(Classifier):
     """Batch normalisation of features, which one example alone has none for."""
 
@@ -196,44 +118,6 @@ class Normed(Classifier):
     def between(self, features: torch.Tensor) -> torch.Tensor:
         normed: torch.Tensor = self.norm(features)
         return normed
-
-
-class Squeezes(Classifier):
-    """Loses the first dimension of a single example in training."""
-
-    def between(self, features: torch.Tensor) -> torch.Tensor:
-        return features.squeeze() if self.training else features
-
-
-class SqueezesInTests(Classifier):
-    """Loses it in an evaluation."""
-
-    def between(self, features: torch.Tensor) -> torch.Tensor:
-        return features if self.training else features.squeeze()
-
-
-class Correlates(Classifier):
-    """Needs three examples for a covariance that it can invert."""
-
-    def between(self, features: torch.Tensor) -> torch.Tensor:
-        if self.training and len(features) < 3:
-            raise ValueError("a covariance needs three examples")
-        return features
-
-
-# --- gradients ----------------------------------------------------------------------------------------------------
-class SparseGradients(nn.Module):
-    """An embedding of the pixels' grey values, with sparse gradients."""
-
-    def __init__(self, num_classes: int, in_channels: int, bag: bool = False, dense: bool = False) -> None:
-        super().__init__()
-        kind: Any = nn.EmbeddingBag if bag else nn.Embedding
-        self.values, self.head = kind(8, 4, sparse=not dense), nn.Linear(4, num_classes)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        found = self.values((inputs.flatten(1).sigmoid() * 7).long())
-        outputs: torch.Tensor = self.head(found if found.dim() == 2 else found.mean(dim=1))
-        return outputs
 
 
 # --- what stays in a process --------------------------------------------------------------------------------------

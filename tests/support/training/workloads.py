@@ -12,11 +12,7 @@ from torch import nn
 
 from scalestudy.training.data import Splits
 from scalestudy.training.data.builtin import load_synthetic
-from scalestudy.training.gradient_sync import StepPlan
-from scalestudy.training.gradient_sync.ddp import DistributedDataParallelSync
-from scalestudy.training.gradient_sync.explicit import FlatSync, NaiveSync
 from scalestudy.training.models import LeNet
-from scalestudy.training.task import ShardLoss
 
 
 class DoubleLeNet(LeNet):
@@ -67,27 +63,6 @@ class DoubleBatchNormNet(nn.Sequential):
         return super().forward(inputs.double())
 
 
-class ImageBatchNormNet(nn.Sequential):
-    """Batch normalisation of images alone, which even one example has many values for."""
-
-    def __init__(self, num_classes: int, in_channels: int) -> None:
-        super().__init__(
-            nn.Conv2d(in_channels, 4, 5, stride=3),
-            nn.BatchNorm2d(4),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool2d(3),
-            nn.Flatten(),
-            nn.Linear(36, num_classes),
-        )
-
-
-class DropoutNet(nn.Sequential):
-    """Draws random numbers in every step."""
-
-    def __init__(self, num_classes: int, in_channels: int) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(784 * in_channels, 16), nn.Dropout(), nn.Linear(16, num_classes))
-
-
 class RaisingNet(nn.Linear):
     """A user's mistake in forward."""
 
@@ -116,16 +91,6 @@ class RoomyNet(nn.Linear):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         copies = (inputs.flatten(1) * self.weight.mean()).repeat(1, 16).sin()
         return super().forward(copies.unflatten(1, (16, -1)).mean(dim=1))
-
-
-def no_module(num_classes: int, in_channels: int) -> str:
-    """Not a model."""
-    return "no module"
-
-
-def lazy(num_classes: int, in_channels: int) -> nn.Module:
-    """A layer that learns its size from the first batch."""
-    return nn.Sequential(nn.Flatten(), nn.LazyLinear(num_classes))
 
 
 def halves(module: nn.Module) -> None:
@@ -158,83 +123,9 @@ def parameterless(num_classes: int, in_channels: int) -> nn.Module:
     return nn.Flatten()
 
 
-def no_splits(root: str | None) -> int:
-    """Not a data set."""
-    return 0
-
-
 def splits_with_a_nan(root: str | None, position: int) -> Splits:
     """256 + 64 examples; one training example is all NaN."""
     splits = load_synthetic(None, train_samples=256, test_samples=64)
     inputs = splits.train_inputs.clone()
     inputs[position] = float("nan")
     return replace(splits, train_inputs=inputs)
-
-
-class WrongScaleSync(DistributedDataParallelSync):
-    """Forgets that DistributedDataParallel averages: gradients are k times too small."""
-
-    def factor(self, plan: StepPlan) -> float:
-        return 1.0 / plan.batch
-
-
-class RebindingSync(NaiveSync):
-    """The bug of the book's notebook: what comes back is bound to a name, and never reaches the gradient."""
-
-    def _sum_in_place(self, gradient: torch.Tensor) -> None:
-        if self.worker.rank == 0:
-            super()._sum_in_place(gradient)
-        else:
-            dist.gather(gradient, dst=0)
-            received = torch.empty_like(gradient)
-            dist.broadcast(received, src=0)
-            gradient = received
-
-
-class LopsidedSync(FlatSync):
-    """Each rank leaves its own rounding in the sum: replicas drift apart by bits, and nothing else is wrong."""
-
-    def _sum_in_place(self, buffer: torch.Tensor) -> None:
-        super()._sum_in_place(buffer)
-        buffer.mul_(1 + self.worker.rank * torch.finfo(buffer.dtype).eps)
-
-
-def no_sync(shard_loss: ShardLoss, worker: object, options: object) -> str:
-    """Not a strategy."""
-    return "no strategy"
-
-
-def changing_model(num_classes: int, in_channels: int) -> nn.Module:
-    """A user's model whose width the environment says."""
-    width = int(os.environ["SCALESTUDY_TEST_WIDTH"])
-    return nn.Sequential(nn.Flatten(), nn.Linear(784 * in_channels, width), nn.Linear(width, num_classes))
-
-
-def too_few_outputs(num_classes: int, in_channels: int) -> nn.Module:
-    """One class is missing."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(784 * in_channels, num_classes - 1))
-
-
-def unused_layer(num_classes: int, in_channels: int) -> nn.Module:
-    """A layer that forward leaves out."""
-
-    class Net(nn.Sequential):
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            return self.used(inputs.flatten(1))
-
-    model = Net()
-    model.used = nn.Linear(784 * in_channels, num_classes)
-    model.unused = nn.Linear(3, 2)
-    return model
-
-
-def empty_parameter(num_classes: int, in_channels: int) -> nn.Module:
-    """A parameter without any number, which takes part all the same."""
-
-    class Net(nn.Linear):
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            return super().forward(inputs.flatten(1)) + self.empty.sum()
-
-    model = Net(784 * in_channels, num_classes)
-    model.empty = nn.Parameter(torch.zeros(0, 5))
-    return model

@@ -22,7 +22,8 @@ from scalestudy.training.distributed import (
     stop_process_group,
 )
 from tests.support.gloo import GlooPool
-from tests.support.training.helpers import ALONE
+
+ALONE = Worker(0, 1, torch.device("cpu"))  # not the helpers' own: a spawned rank imports this file, and with it theirs
 
 
 def use_all(worker: Worker, spoil: float) -> tuple[list[list[float]], list[float], float, float]:

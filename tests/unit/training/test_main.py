@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from scalestudy.training import __main__ as entry
 from scalestudy.training.__main__ import main
@@ -59,9 +60,10 @@ def run(*command: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_torchrun_prints_the_same_records_as_one_process(tmp_path: Path) -> None:
+def test_torchrun_prints_the_same_records_as_one_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Losses are sums in another order; accuracies of 360 examples may differ by one."""
-    alone = run("-m", "scalestudy.training", *ARGUMENTS, "--save-model", str(tmp_path / "alone.pt"))
+    assert main([*ARGUMENTS, "--save-model", str(tmp_path / "alone.pt")]) == 0
+    alone = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     together = run(*TORCHRUN, "-m", "scalestudy.training", *ARGUMENTS, "--save-model", str(tmp_path / "together.pt"))
     assert len(alone) == len(together) == 3
     for one, two in zip(alone[:2], together[:2], strict=True):
@@ -167,6 +169,11 @@ def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> 
     assert "epoch 1" in last["message"]
 
 
+def too_few_outputs(num_classes: int, in_channels: int) -> nn.Module:
+    """One class is missing."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(784 * in_channels, num_classes - 1))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -180,7 +187,7 @@ def test_a_diverged_training_is_a_result(capsys: pytest.CaptureFixture[str]) -> 
         (["--save-model", "/nonexist/x.pt"], "save_model: /nonexist/x.pt: there is no folder /nonexist; make it"),
         (["--save-model", "/"], "save_model: /: it is a folder; name a file in it"),
         (
-            ["--model", f"{WORKLOADS}:too_few_outputs", "--model-args", "{}"],
+            ["--model", f"{__name__}:too_few_outputs", "--model-args", "{}"],
             "model: outputs (100, 9) do not fit 10 classes; make its last layer give 10 outputs",
         ),
         (["--device", "cpu", "--devices", "cpu"], "device: cpu and devices cpu are both given"),

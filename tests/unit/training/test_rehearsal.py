@@ -2,7 +2,9 @@
 
 import math
 import re
+from typing import Any
 
+import numpy
 import pytest
 import torch
 import torch.distributed as dist
@@ -18,6 +20,7 @@ from scalestudy.training.loop.train import train
 from scalestudy.training.rehearsal import Division, Ranges, rehearse
 from tests.support.training.helpers import ALONE, make_config
 from tests.support.training.strangers import HERE as STRANGERS
+from tests.support.training.strangers import Classifier
 from tests.support.training.tasks import HERE as TASKS_MODULE
 from tests.support.training.tasks import TASKS, Examples, task_config
 
@@ -388,8 +391,122 @@ def test_nobody_s_random_numbers_change():
 # --- what other people bring ---------------------------------------------------------------------------------------
 
 
+class SlopeOfAnEnergy(Classifier):
+    """A derivative in forward, in training and in evaluation."""
+
+    def between(self, features: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            at = features.detach().clone().requires_grad_(True)
+            (slope,) = torch.autograd.grad(at.pow(3).sum(), at, create_graph=True)
+        return features + slope
+
+
+class AdaptsInTests(Classifier):
+    """Takes a step of its own before it answers in an evaluation."""
+
+    def between(self, features: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            with torch.enable_grad():
+                shift = torch.zeros(16, requires_grad=True)
+                (features.detach() + shift).square().mean().backward()
+            assert shift.grad is not None
+            return features - 0.1 * shift.grad
+        return features
+
+
+class KeepsATable(Classifier):
+    """A table made in the first evaluation, multiplied in the next training step."""
+
+    table: torch.Tensor | None = None
+
+    def between(self, features: torch.Tensor) -> torch.Tensor:
+        if self.table is None and not self.training:
+            self.table = torch.linspace(0.5, 1.5, 16) * features.mean(dim=0).abs().clamp(min=0.1)
+        return features if self.table is None else features * self.table
+
+
+class KeepsItsOutputs(Classifier):
+    """Compares with what it gave last; backward of the next step would run through this step's graph again."""
+
+    last: torch.Tensor | None = None
+
+    def between(self, features: torch.Tensor) -> torch.Tensor:
+        before, self.last = self.last, features.mean(dim=0)
+        return features if before is None else features + before
+
+
+class CountsItsTests(Classifier):
+    """A statistic of evaluations, used in training."""
+
+    def __init__(self, *facts: Any) -> None:
+        super().__init__(*facts)
+        self.seen: list[torch.Tensor] = []
+
+    def between(self, features: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            self.seen.append(features.mean(dim=0))
+            return features
+        return features * torch.stack(self.seen).mean(dim=0).exp() if self.seen else features
+
+
+class OddOptimizer(torch.optim.SGD):
+    """Keeps a NumPy number for each parameter."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for each in group["params"]:
+                self.state[each]["norm"] = numpy.float64(each.norm().item())
+        return super().step(closure)
+
+
+class NeverFilled(Classifier):
+    """A buffer that is None."""
+
+    def __init__(self, *facts: Any) -> None:
+        super().__init__(*facts)
+        self.register_buffer("later", None)
+
+
+class SparseGradients(nn.Module):
+    """An embedding of the pixels' grey values, with sparse gradients."""
+
+    def __init__(self, num_classes: int, in_channels: int, bag: bool = False, dense: bool = False) -> None:
+        super().__init__()
+        kind: Any = nn.EmbeddingBag if bag else nn.Embedding
+        self.values, self.head = kind(8, 4, sparse=not dense), nn.Linear(4, num_classes)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        found = self.values((inputs.flatten(1).sigmoid() * 7).long())
+        outputs: torch.Tensor = self.head(found if found.dim() == 2 else found.mean(dim=1))
+        return outputs
+
+
+class Squeezes(Classifier):
+    """Loses the first dimension of a single example in training."""
+
+    def between(self, features: torch.Tensor) -> torch.Tensor:
+        return features.squeeze() if self.training else features
+
+
+class SqueezesInTests(Classifier):
+    """Loses it in an evaluation."""
+
+    def between(self, features: torch.Tensor) -> torch.Tensor:
+        return features if self.training else features.squeeze()
+
+
+class Correlates(Classifier):
+    """Needs three examples for a covariance that it can invert."""
+
+    def between(self, features: torch.Tensor) -> torch.Tensor:
+        if self.training and len(features) < 3:
+            raise ValueError("a covariance needs three examples")
+        return features
+
+
 def strange(model, **changes):
-    return make_config(model=f"{STRANGERS}:{model}", **{"model_args": {}, **changes})
+    module = HERE if model in globals() else STRANGERS
+    return make_config(model=f"{module}:{model}", **{"model_args": {}, **changes})
 
 
 @pytest.mark.parametrize("model", ["SlopeOfAnEnergy", "AdaptsInTests", "KeepsATable", "CountsItsTests"])
@@ -419,7 +536,7 @@ def test_state_that_it_can_t_hold_is_named_before_the_start(kind):
 
 
 def test_an_optimizers_odd_state_is_named():
-    odd = OptimizerConfig(name=f"{STRANGERS}:OddOptimizer")
+    odd = OptimizerConfig(name=f"{HERE}:OddOptimizer")
     with pytest.raises(InputError, match=r"^state\['optimizer'\]\['state'\]\[0\]\['norm'\]: a numpy.float64 can't be"):
         rehearsed(make_config(optimizer=odd))
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch import nn
 
 from scalestudy.training.checkpoint.byte_store import LocalByteStore
 from scalestudy.training.checkpoint.hook import FREE_TO_CHANGE, Checkpoints, Preemption
@@ -597,9 +599,15 @@ def test_more_epochs_may_be_asked_for_and_other_shards(ranks: GlooPool, tmp_path
     assert largest_difference(whole["state"], resumed[0]["state"]) < 1e-10
 
 
+def changing_model(num_classes: int, in_channels: int) -> nn.Module:
+    """A user's model whose width the environment says."""
+    width = int(os.environ["SCALESTUDY_TEST_WIDTH"])
+    return nn.Sequential(nn.Flatten(), nn.Linear(784 * in_channels, width), nn.Linear(width, num_classes))
+
+
 def test_a_users_model_that_has_changed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same name, other shapes: found when the parameters are loaded."""
-    config = config_of(model=f"{WORKLOADS}:changing_model", model_args={})
+    config = config_of(model=f"{__name__}:changing_model", model_args={})
     monkeypatch.setenv("SCALESTUDY_TEST_WIDTH", "8")
     killed(ALONE, config, str(tmp_path), STEPS + 1)
     monkeypatch.setenv("SCALESTUDY_TEST_WIDTH", "9")

@@ -172,10 +172,15 @@ def test_what_fits_lives_on_the_device() -> None:
     assert isinstance(open_named("image_tensors").train, ResidentReader)
 
 
+def no_splits(root: str | None) -> int:
+    """Not a data set."""
+    return 0
+
+
 @pytest.mark.parametrize(
     ("data", "found"),
     [
-        ("tests.support.training.workloads:no_splits", "gave a int; return scalestudy.training.data.Splits"),
+        (f"{__name__}:no_splits", "gave a int; return scalestudy.training.data.Splits"),
         ("nowhere.at_all:load", "no module 'nowhere'"),
     ],
 )

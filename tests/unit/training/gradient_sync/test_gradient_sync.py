@@ -10,13 +10,18 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from scalestudy.training.config import OptimizerConfig, TrainConfig
 from scalestudy.training.data.loading import open_data
 from scalestudy.training.distributed import Worker
+from scalestudy.training.gradient_sync import StepPlan
+from scalestudy.training.gradient_sync.ddp import DistributedDataParallelSync
+from scalestudy.training.gradient_sync.explicit import FlatSync, NaiveSync
 from scalestudy.training.losses import cross_entropy
 from scalestudy.training.models import build_model
 from scalestudy.training.seeding import epoch_order, seed_parameters
+from scalestudy.training.task import ShardLoss
 from tests.support.gloo import GlooPool
 from tests.support.training.helpers import (
     ALONE,
@@ -30,6 +35,7 @@ from tests.support.training.helpers import (
 )
 from tests.support.training.sync_steps import ELEMENTS, EXACT, LOSSY, TOLERANCE, Run, Steps, run_steps, shard_of
 
+HERE = "tests.unit.training.gradient_sync.test_gradient_sync"
 STRATEGIES = ["ddp", "naive", "flat", "ring"]
 DOUBLE_TOLERANCE = 1e-11
 SINGLE_TOLERANCE = 1e-5
@@ -148,6 +154,34 @@ def test_channels_last_trains_the_same(ranks: GlooPool, strategy: str) -> None:
     assert largest_difference(contiguous["state"], replicas[0]["state"]) < DOUBLE_TOLERANCE
 
 
+class WrongScaleSync(DistributedDataParallelSync):
+    """Forgets that DistributedDataParallel averages: gradients are k times too small."""
+
+    def factor(self, plan: StepPlan) -> float:
+        return 1.0 / plan.batch
+
+
+class RebindingSync(NaiveSync):
+    """The bug of the book's notebook: what comes back is bound to a name, and never reaches the gradient."""
+
+    def _sum_in_place(self, gradient: torch.Tensor) -> None:
+        if self.worker.rank == 0:
+            super()._sum_in_place(gradient)
+        else:
+            dist.gather(gradient, dst=0)
+            received = torch.empty_like(gradient)
+            dist.broadcast(received, src=0)
+            gradient = received
+
+
+class LopsidedSync(FlatSync):
+    """Each rank leaves its own rounding in the sum: replicas drift apart by bits, and nothing else is wrong."""
+
+    def _sum_in_place(self, buffer: torch.Tensor) -> None:
+        super()._sum_in_place(buffer)
+        buffer.mul_(1 + self.worker.rank * torch.finfo(buffer.dtype).eps)
+
+
 @pytest.mark.parametrize(
     ("strategy", "world_size", "found"),
     [
@@ -157,7 +191,7 @@ def test_channels_last_trains_the_same(ranks: GlooPool, strategy: str) -> None:
     ],
 )
 def test_the_proof_refuses_a_wrong_strategy(ranks: GlooPool, strategy: str, world_size: int, found: str) -> None:
-    config = lenet_config(gradient_sync=f"tests.support.training.workloads:{strategy}")
+    config = lenet_config(gradient_sync=f"{HERE}:{strategy}")
     with pytest.raises(AssertionError, match=found):
         check_equals_one_worker(ranks, world_size, config, lenet_config(), SINGLE_TOLERANCE)
 
@@ -171,7 +205,7 @@ def digits_config(**changes: Any) -> TrainConfig:
 
 def test_two_workers_with_the_rebinding_bug_look_normal_but_for_the_replica_check(ranks: GlooPool) -> None:
     """The bug of the book's notebook: rank 1 trains on its own half, rank 0 on all; the curve alone shows nothing."""
-    config = digits_config(gradient_sync="tests.support.training.workloads:RebindingSync")
+    config = digits_config(gradient_sync=f"{HERE}:RebindingSync")
     faulty = ranks.run(2, run_training, config)[0]
     sound = train_alone(digits_config())
     accuracies = [outcome["curve"][-1][2] for outcome in (faulty, sound)]
@@ -182,7 +216,7 @@ def test_two_workers_with_the_rebinding_bug_look_normal_but_for_the_replica_chec
 
 
 def test_four_workers_with_the_rebinding_bug_are_found_too(ranks: GlooPool) -> None:
-    config = lenet_config(gradient_sync="tests.support.training.workloads:RebindingSync")
+    config = lenet_config(gradient_sync=f"{HERE}:RebindingSync")
     assert ranks.run(4, run_training, config)[0]["replica_max_diff"][0] > 1e-3
 
 
@@ -217,20 +251,24 @@ def test_one_worker_equals_plain_pytorch() -> None:
     assert largest_difference(ours, state_of(model)) < DOUBLE_TOLERANCE
 
 
+def no_sync(shard_loss: ShardLoss, worker: object, options: object) -> str:
+    """Not a strategy."""
+    return "no strategy"
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("no_sync", " gave a str; the callable must return a scalestudy.training.gradient_sync.GradientSync"),
+        (f"{HERE}:no_sync", " gave a str; the callable must return a scalestudy.training.gradient_sync.GradientSync"),
         (
-            "parameterless",
+            "tests.support.training.workloads:parameterless",
             ": parameterless(num_classes: 'int', in_channels: 'int') is called with (<ShardLoss>, <Worker>, "
             "<SyncOptions>): too many positional arguments; it takes num_classes, in_channels",
         ),
     ],
 )
 def test_a_strategy_of_the_users_own_must_be_one(ranks: GlooPool, name: str, message: str) -> None:
-    strategy = f"tests.support.training.workloads:{name}"
-    assert ranks.run(2, refusal, make_config(gradient_sync=strategy)) == [f"gradient_sync: {strategy!r}{message}"] * 2
+    assert ranks.run(2, refusal, make_config(gradient_sync=name)) == [f"gradient_sync: {name!r}{message}"] * 2
 
 
 # --- the exact strategies by themselves, a step at a time: sums, bits, bytes, measured norms, divergence --------------

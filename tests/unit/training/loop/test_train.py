@@ -45,6 +45,13 @@ WORKLOADS = "tests.support.training.workloads"
 LENET = {"model": "lenet", "model_args": {"init": "xavier"}, "data": "digits", "data_args": {}, "epochs": 2}
 
 
+class DropoutNet(nn.Sequential):
+    """Draws random numbers in every step."""
+
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(784 * in_channels, 16), nn.Dropout(), nn.Linear(16, num_classes))
+
+
 class _Stops(Hook):
     def train_starts(self, trial: Trial) -> None:
         trial.should_stop = lambda: trial.progress.tally.steps == 3
@@ -57,25 +64,25 @@ def stop_and_train(worker: Worker, stopped: TrainConfig, *configs: TrainConfig) 
 
 
 @pytest.mark.slow
-def test_a_used_process_trains_like_a_fresh_one(ranks: GlooPool) -> None:
+def test_a_used_process_trains_like_a_fresh_one() -> None:
     """To the bit, after another model, another optimizer, another strategy, dropout, a stopped and a diverged trial."""
     config = make_config(**LENET, batch_size=96, learning_rate=0.2, seed=3)
     before = [
         make_config(optimizer=OptimizerConfig(name="adamw"), learning_rate=0.001, gradient_sync="naive"),
-        make_config(model=f"{WORKLOADS}:DropoutNet", model_args={}, seed=8),
+        make_config(model=f"{HERE}:DropoutNet", model_args={}, seed=8),
         make_config(**(LENET | {"model_args": {"init": "normal"}}), batch_size=200, learning_rate=1e20),
     ]
-    assert ranks.run(2, run_training, before[-1])[0]["status"] == "diverged"
-    used = ranks.run(2, stop_and_train, make_config(gradient_sync="powersgd"), *before, config)
-    with gloo_pool(2) as fresh_ranks:
-        fresh = fresh_ranks.run(2, run_training, config)
+    with gloo_pool(2) as ranks:
+        fresh = ranks.run(2, run_training, config)
+        assert ranks.run(2, run_training, before[-1])[0]["status"] == "diverged"
+        used = ranks.run(2, stop_and_train, make_config(gradient_sync="powersgd"), *before, config)
     for one, other in zip(used, fresh, strict=True):
         assert one["curve"] == other["curve"]
         assert same_bits(one["state"], other["state"])
 
 
 def test_training_again_gives_the_same_with_dropout() -> None:
-    config = make_config(model=f"{WORKLOADS}:DropoutNet", model_args={})
+    config = make_config(model=f"{HERE}:DropoutNet", model_args={})
     assert run_training(ALONE, config)["curve"] == run_training(ALONE, make_config(), config)["curve"]
 
 
@@ -387,18 +394,43 @@ def test_a_users_exception_passes_and_the_next_trial_is_sound(ranks: GlooPool) -
     assert ranks.run(2, run_training, make_config())[0]["status"] == "finished"
 
 
+def unused_layer(num_classes: int, in_channels: int) -> nn.Module:
+    """A layer that forward leaves out."""
+
+    class Net(nn.Sequential):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.used(inputs.flatten(1))
+
+    model = Net()
+    model.used = nn.Linear(784 * in_channels, num_classes)
+    model.unused = nn.Linear(3, 2)
+    return model
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "flat", "local_sgd"])
 def test_a_layer_that_is_left_out_is_told_by_its_name(ranks: GlooPool, strategy: str) -> None:
     """On one worker too, where it would else train: the same study would fail at two."""
-    config = make_config(model=f"{WORKLOADS}:unused_layer", model_args={}, gradient_sync=strategy)
+    config = make_config(model=f"{HERE}:unused_layer", model_args={}, gradient_sync=strategy)
     with pytest.raises(ValueError, match=r"unused.weight, unused.bias took no part .*; use them .* or say"):
         train(config, ALONE)
     with pytest.raises(RuntimeError, match=r"(?s)rank 0:.*took no part in the loss.*rank 1:.*took no part"):
         ranks.run(2, run_training, config)
 
 
+def empty_parameter(num_classes: int, in_channels: int) -> nn.Module:
+    """A parameter without any number, which takes part all the same."""
+
+    class Net(nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return super().forward(inputs.flatten(1)) + self.empty.sum()
+
+    model = Net(784 * in_channels, num_classes)
+    model.empty = nn.Parameter(torch.zeros(0, 5))
+    return model
+
+
 def test_an_empty_parameter_does_no_harm(ranks: GlooPool) -> None:
-    config = make_config(model=f"{WORKLOADS}:empty_parameter", model_args={})
+    config = make_config(model=f"{HERE}:empty_parameter", model_args={})
     assert ranks.run(2, run_training, config)[0]["replica_max_diff"] == [0.0]
 
 

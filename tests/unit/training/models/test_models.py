@@ -107,6 +107,16 @@ def test_dropout_and_batch_norm_stand_where_they_should() -> None:
     assert model[4].p == 0.25
 
 
+def no_module(num_classes: int, in_channels: int) -> str:
+    """Not a model."""
+    return "no module"
+
+
+def lazy(num_classes: int, in_channels: int) -> nn.Module:
+    """A layer that learns its size from the first batch."""
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(num_classes))
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
@@ -125,8 +135,8 @@ def test_dropout_and_batch_norm_stand_where_they_should() -> None:
         ("mlp", {"shared": 2, "hidden": []}, "model_args.shared: 2 repeats .* hidden is empty; give hidden"),
         ("resnet18", {"conv_bias": "no"}, "model_args.conv_bias: 'no' is not known; choose true or false"),
         ("linear_regression", {"image_size": 0}, "model_args.image_size: 0 is too small"),
-        ("tests.support.training.workloads:no_module", {}, "gave a str; the callable must return an nn.Module"),
-        ("tests.support.training.workloads:lazy", {}, r"has lazy layers \(1.weight\), .*; give the layers their sizes"),
+        (f"{__name__}:no_module", {}, "gave a str; the callable must return an nn.Module"),
+        (f"{__name__}:lazy", {}, r"has lazy layers \(1.weight\), .*; give the layers their sizes"),
     ],
 )
 def test_bad_arguments_are_value_errors(name: str, arguments: dict[str, object], message: str) -> None:

@@ -175,10 +175,24 @@ def test_without_it_the_number_of_workers_shows(ranks: GlooPool, alone: dict[str
     assert largest_difference(alone["state"], replicas[0]["state"]) > 1e-3
 
 
+class ImageBatchNormNet(nn.Sequential):
+    """Batch normalisation of images alone, which even one example has many values for."""
+
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__(
+            nn.Conv2d(in_channels, 4, 5, stride=3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(3),
+            nn.Flatten(),
+            nn.Linear(36, num_classes),
+        )
+
+
 def test_a_micro_batch_without_any_example_changes_nothing(ranks: GlooPool) -> None:
     """The last batch has one example, which four micro-batches can't share; images have many values a channel."""
     config = six_steps(
-        model="tests.support.training.workloads:ImageBatchNormNet",
+        model=f"{__name__}:ImageBatchNormNet",
         data_args={"train_samples": 33, "test_samples": 8},
         accumulation=4,
         sync_batch_norm=True,

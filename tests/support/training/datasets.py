@@ -11,10 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from torch.utils.data import Dataset, default_collate
-
-from scalestudy.training.data import DatasetSplits, Splits
 
 
 class Images(Dataset[tuple[torch.Tensor, int]]):
@@ -65,14 +62,6 @@ class FailingAt(Images):
         return super().__getitem__(index)
 
 
-class Mislabelled(Images):
-    """Example 7 is of class 5."""
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        image, target = super().__getitem__(index)
-        return image, 5 if index == 7 else target
-
-
 class WithArrays(Images):
     """Has arrays of several forms, and writes to one."""
 
@@ -100,31 +89,6 @@ class WithLambda(Images):
     def __init__(self, count: int) -> None:
         super().__init__(count)
         self.transform = lambda image: image * 2
-
-
-def images(root: str | None, train_samples: int = 20, test_samples: int = 7) -> DatasetSplits:
-    """A user's data set."""
-    return Splits.from_datasets(Images(train_samples), Images(test_samples), num_classes=3)
-
-
-def image_tensors(root: str | None, train_samples: int = 20, test_samples: int = 7) -> Splits:
-    """The same as tensors."""
-    parts = [
-        torch.stack(column) if torch.is_tensor(column[0]) else torch.tensor(column)
-        for count in (train_samples, test_samples)
-        for column in zip(*(Images(count)[index] for index in range(count)), strict=True)
-    ]
-    return Splits(*parts, num_classes=3)
-
-
-def mislabelled(root: str | None) -> DatasetSplits:
-    """One label among many is out of range."""
-    return Splits.from_datasets(Mislabelled(20), Images(7), num_classes=3)
-
-
-def linear(num_classes: int, in_channels: int) -> nn.Module:
-    """A model for these images."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(24 * in_channels, num_classes))
 
 
 def _in_loader() -> bool:

@@ -168,15 +168,3 @@ class NanWeighing(Weighing):
 
 class InfinitelyWeighing(Weighing):
     weight = torch.tensor(float("inf"))
-
-
-class HidingNet(nn.Module):
-    """Uses its second layer only for batches whose first number is positive."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(6, 3).double(), nn.Linear(6, 3).double()
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = self.first(inputs)
-        return outputs + self.second(inputs) if inputs[0, 0] > 0 else outputs

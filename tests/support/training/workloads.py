@@ -1,4 +1,4 @@
-"""Models, data sets and faulty gradient strategies that the tests give to `train` by their import path."""
+"""Models and a data set that the tests give to `train` by their import path."""
 
 from __future__ import annotations
 

@@ -329,11 +329,23 @@ def test_a_task_that_refuses_its_arguments_is_told_before_the_first_trial() -> N
 # --- parameters that a batch does not use -----------------------------------------------------------------------------
 
 
+class HidingNet(nn.Module):
+    """Uses its second layer only for batches whose first number is positive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 3).double(), nn.Linear(6, 3).double()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.first(inputs)
+        return outputs + self.second(inputs) if inputs[0, 0] > 0 else outputs
+
+
 def test_unused_parameters_that_are_allowed_have_zero_gradients_at_any_world_size(ranks: GlooPool) -> None:
     """So momentum and decay act alike, whichever rank used them."""
     config = task_config(
         "examples",
-        model=f"{HERE}:HidingNet",
+        model=f"{OWN}:HidingNet",
         unused_parameters=True,
         batch_size=2,
         accumulation=1,

@@ -55,9 +55,9 @@ def config_of(**changes: Any) -> TrainConfig:
     return make_config(**(values | changes))
 
 
-def double_config(**changes: Any) -> TrainConfig:
+def double_config() -> TrainConfig:
     """Three epochs of four steps too, in float64."""
-    return task_config("examples", **{"epochs": EPOCHS, **MOMENTUM, **changes})
+    return task_config("examples", epochs=EPOCHS, **MOMENTUM)
 
 
 class KilledError(Exception):
@@ -119,6 +119,7 @@ def check_same(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 BY_EPOCHS: dict[str, tuple[int, dict[str, Any]]] = {
     "lenet on one worker": (1, {**LENET, **MOMENTUM}),
+    "ddp on four": (4, {}),
     "ring on four": (4, {"gradient_sync": "ring"}),
     "dropout by ddp on two": (2, {**DROPOUT, "optimizer": OptimizerConfig(name="adam"), "learning_rate": 1e-3}),
     "batch normalisation on two": (2, BATCH_NORM),
@@ -206,7 +207,7 @@ TRAININGS: dict[str, tuple[int, TrainConfig, int, int]] = {  # world size, confi
 }
 
 
-QUICK = {
+QUICK = {  # one of each kind of state; the others are slow
     "lenet on one worker",
     "ring on four",
     "batch normalisation on two",

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from scalestudy.training.batches import batch_bounds, even_weights, shard_bounds
 from scalestudy.training.config import TrainConfig
-from scalestudy.training.data import DataError, Splits
+from scalestudy.training.data import DataError, DatasetSplits, Splits
 from scalestudy.training.data.loading import (
     AUGMENTATIONS,
     EVALUATION_BATCH,
@@ -32,6 +33,7 @@ from scalestudy.training.registry import DATASETS
 from scalestudy.training.section import choices_of
 from scalestudy.training.seeding import augmentation_key, epoch_order
 from tests.support.gloo import GlooPool
+from tests.support.training.datasets import Images
 from tests.support.training.helpers import (
     ALONE,
     make_config,
@@ -42,12 +44,45 @@ from tests.support.training.helpers import (
 )
 
 CPU = torch.device("cpu")
-HERE = "tests.support.training.datasets"
+HERE = "tests.unit.training.data.test_loading"
 BOUNDS = [(0, 6), (6, 6), (8, 15), (15, 20)]
 
 
+class Mislabelled(Images):
+    """Example 7 is of class 5."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image, target = super().__getitem__(index)
+        return image, 5 if index == 7 else target
+
+
+def images(root: str | None, train_samples: int = 20, test_samples: int = 7) -> DatasetSplits:
+    """A user's data set."""
+    return Splits.from_datasets(Images(train_samples), Images(test_samples), num_classes=3)
+
+
+def image_tensors(root: str | None, train_samples: int = 20, test_samples: int = 7) -> Splits:
+    """The same as tensors."""
+    parts = [
+        torch.stack(column) if torch.is_tensor(column[0]) else torch.tensor(column)
+        for count in (train_samples, test_samples)
+        for column in zip(*(Images(count)[index] for index in range(count)), strict=True)
+    ]
+    return Splits(*parts, num_classes=3)
+
+
+def mislabelled(root: str | None) -> DatasetSplits:
+    """One label among many is out of range."""
+    return Splits.from_datasets(Mislabelled(20), Images(7), num_classes=3)
+
+
+def linear(num_classes: int, in_channels: int) -> nn.Module:
+    """A model for these images."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(24 * in_channels, num_classes))
+
+
 def open_named(name: str, worker: Worker = ALONE, **changes: Any) -> TrainingData:
-    """The data of a callable in tests/support/training/datasets.py or of a built-in name."""
+    """The data of a callable above, or of a built-in name."""
     data = name if name in DATASETS else f"{HERE}:{name}"
     return open_data(make_config(**{"data": data, "data_args": {}, "batch_size": 6, **changes}), worker)
 

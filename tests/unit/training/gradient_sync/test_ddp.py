@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from scalestudy.training.distributed import Worker, start_process_group, stop_process_group
 from scalestudy.training.gradient_sync import SyncOptions
+from scalestudy.training.losses import cross_entropy
 from tests.support.gloo import GlooPool
 from tests.support.training.helpers import ALONE, largest_difference, same_bits
 from tests.support.training.sync_steps import (
@@ -20,11 +21,11 @@ from tests.support.training.sync_steps import (
     TOLERANCE,
     Run,
     Steps,
-    batch_gradient,
     checkpoint_after,
-    flat,
     resumed,
     run_steps,
+    saved,
+    shard_of,
     state_after_resuming,
 )
 
@@ -102,26 +103,50 @@ def test_powersgd_needs_its_rehearsal(ranks: GlooPool) -> None:
     assert not same_bits(unrehearsed["state"], ranks.run(2, run_steps, steps)[0]["state"])
 
 
-def unsent_after_resuming(
-    worker: Worker, steps: Steps, checkpoints: list[dict[str, Any]], first: int
-) -> dict[str, NDArray[Any]]:
-    """What the batches asked for and the updates did not yet apply, and this rank's error memory."""
-    run, asked = resumed(worker, steps, checkpoints), checkpoints[0]["asked"].numpy()
-    memory = run.sync.state()["errors"][0].numpy().copy()
-    for index in range(first, len(steps.batches)):
-        asked = asked + batch_gradient(run, index)
-        run.step(index)
-    applied = (checkpoints[0]["start"].numpy() - flat(run.model.parameters())) / steps.learning_rate
-    return {"unsent": asked - applied, "loaded": memory, "errors": run.sync.state()["errors"][0].numpy()}
-
-
 NINE_STEPS = Steps("powersgd", batches=(24,) * 9)
+
+
+def flat(tensors: Any) -> NDArray[Any]:
+    """All of the numbers in one row."""
+    return torch.cat([tensor.detach().flatten() for tensor in tensors]).numpy().copy()
+
+
+def batch_gradient(run: Run, index: int) -> NDArray[Any]:
+    """The exact gradient of a whole batch at the model as it is."""
+    inputs, targets, _ = shard_of(run.steps, index, ALONE)
+    loss = cross_entropy(run.model(inputs), targets).mean()
+    return flat(torch.autograd.grad(loss, list(run.model.parameters())))
+
+
+def asked_in(run: Run, first: int, stop: int) -> NDArray[Any]:
+    """The sum of the batches' gradients in these steps, which are made."""
+    asked = np.zeros(ELEMENTS)
+    for index in range(first, stop):
+        asked += batch_gradient(run, index)
+        run.step(index)
+    return asked
+
+
+def checkpoint_with_sums(worker: Worker) -> dict[str, Any]:
+    """This rank's checkpoint after five steps, the parameters before them, and what their batches asked for."""
+    run = Run(worker, NINE_STEPS)
+    start, asked = flat(run.model.parameters()), asked_in(run, 0, 5)
+    return {**saved(run), "start": torch.from_numpy(start), "asked": torch.from_numpy(asked)}
+
+
+def unsent_after_resuming(worker: Worker, checkpoints: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:
+    """What the batches asked for and the updates did not yet apply, and this rank's error memory."""
+    run, start, before = resumed(worker, NINE_STEPS, checkpoints), checkpoints[0]["start"], checkpoints[0]["asked"]
+    memory = run.sync.state()["errors"][0].numpy().copy()
+    asked = before.numpy() + asked_in(run, 5, 9)
+    applied = (start.numpy() - flat(run.model.parameters())) / NINE_STEPS.learning_rate
+    return {"unsent": asked - applied, "loaded": memory, "errors": run.sync.state()["errors"][0].numpy()}
 
 
 @pytest.fixture(scope="module")
 def checkpoints_of_four(ranks: GlooPool) -> list[dict[str, Any]]:
     """After five of nine steps."""
-    return ranks.run(4, checkpoint_after, NINE_STEPS, 5)
+    return ranks.run(4, checkpoint_with_sums)
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
@@ -134,7 +159,7 @@ def test_powersgd_loses_nothing_at_another_world_size(
     the comparison of sorted numbers.
     """
     mean = np.mean([checkpoint["sync"]["errors"][0].numpy() for checkpoint in checkpoints_of_four], axis=0)
-    after = ranks.run(world_size, unsent_after_resuming, NINE_STEPS, checkpoints_of_four, 5)
+    after = ranks.run(world_size, unsent_after_resuming, checkpoints_of_four)
     assert all(np.array_equal(outcome["loaded"], after[0]["loaded"]) for outcome in after)
     assert np.allclose(after[0]["loaded"], mean, rtol=0, atol=1e-15)
     unsent, errors = np.sort(after[0]["unsent"]), np.sort(np.mean([outcome["errors"] for outcome in after], axis=0))

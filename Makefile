@@ -2,6 +2,7 @@
 #
 #   make demo          the embedded study: 16 trainings on this machine, then the report
 #   make install       makes .venv with what studies need, and nothing else; the targets below add the developers' tools
+#   make quick         a first look at a change, a minute at most: rules of batches, two gloo ranks, a plan, a page
 #   make check         before a commit: linter, format, types and the unit tests, some minutes
 #   make test          the unit tests on all cores, then those that share one Ray, without those that are marked slow
 #   make test-long     tests with clusters of their own, signals and faults, and those marked slow; half an hour and more
@@ -26,6 +27,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+QUICK := $(addprefix tests/unit/,training/test_batches.py training/gradient_sync/test_explicit.py experiments/spec/test_checks.py \
+	experiments/plan/test_plan.py experiments/analysis/measures/test_cells.py orchestration/groups/test_placement.py experiments/report/test_page.py)
 UNIT := tests/unit tests/test_architecture.py tests/test_release.py tests/test_security.py
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest  # small matrices: threads would only wait for each other
 PROCESSES := $(shell echo $$(( $$(nproc) + 1 )))  # one more than cores: some tests wait
@@ -40,7 +43,7 @@ HAS_installed := installed
 HAS_tests := installed tests
 HAS_tools := installed tests tools
 
-.PHONY: install demo check test test-unit test-ray test-long test-system lint dist docs bench bench-peers chaos gpu clean
+.PHONY: install demo quick check test test-unit test-ray test-long test-system lint dist docs bench bench-peers chaos gpu clean
 
 install: $(VENV)/installed
 
@@ -48,6 +51,10 @@ demo:
 	@test -e $(VENV)/installed || echo "Installing into $(VENV): PyTorch, Ray, MLflow and what they need, 1.5 GB; then 16 trainings. Some four minutes in all."
 	@$(MAKE) --no-print-directory install
 	$(BIN)/scalestudy run digits-quick --address local
+	@echo "To go on: . $(BIN)/activate; scalestudy open latest shows the report, scalestudy new my-study begins your own."
+
+quick: $(VENV)/tests
+	$(PYTEST) -m "not slow and not chaos" $(QUICK)
 
 check: lint test-unit
 

@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 
 from scalestudy.orchestration.base.environment import prepare_environment
+from tests.support.costs import Costs
 from tests.support.gloo import GlooPool, gloo_pool
 from tests.support.project_files import REPOSITORY
 
@@ -23,6 +24,14 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as nohup leaves it
 # No deadline: the first example of a test may import SciPy, and the machine may be busy.
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=50)
 hypothesis.settings.load_profile("ci")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--bounds", metavar="PART", help="a part of tests/bounds.toml that this run is held to")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Costs(), "costs")
 
 
 @pytest.fixture(scope="session", autouse=True)

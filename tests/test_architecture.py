@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pages import anchors
 from tests.support.project_files import REPOSITORY as ROOT
 from tests.support.project_files import project_files
 
@@ -299,14 +300,7 @@ def test_imports_are_fast(named, without):
 
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
-HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
-
-
-def anchors(text):
-    """The anchors of a Markdown page's headings, as GitHub makes them."""
-    headings = HEADING.findall(re.sub(r"```.*?```", "", text, flags=re.DOTALL))
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
 def dead_links(page):

@@ -13,6 +13,7 @@ FENCED = re.compile(
     r'^(?P<indent>[ \t]*)```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^(?P=indent)```$',
     re.MULTILINE | re.DOTALL,
 )
+HEADING = re.compile(r"^(#{1,6})\s+(.*?)\s*#*$", re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`([^`\n]+(?:\n(?![ \t]*\n)[^`\n]+)?)`(?!`)")
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 HEREDOC = re.compile(r"<<-?\s*'?(\w+)'?.*?\n.*?^\s*\1$", re.MULTILINE | re.DOTALL)
@@ -70,3 +71,13 @@ def shell_commands(text: str) -> list[list[str]]:
         elif command or not ASSIGNMENT.match(word):
             command.append(word)
     return commands
+
+
+def anchors(text: str, depth: int | None = None) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them; depth: only of those with so many #."""
+    headings = HEADING.findall(re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+        for signs, heading in headings
+        if depth in (None, len(signs))
+    }

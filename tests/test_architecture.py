@@ -279,7 +279,7 @@ SPEC = ["training", "training.config", "training.registry", "experiments.spec.re
     [
         (RAY_UNPICKLES_FROM, {"torch", "mlflow"}),  # each of Ray's processes would spend seconds on these imports
         (
-            ["orchestration.commands.cli", "training.data", "training.records"],
+            ["orchestration.commands.cli", "orchestration.commands.studies", "training.data", "training.records"],
             {"torch", "ray", "mlflow", "matplotlib", "scipy"},
         ),
         (SPEC, {*TORCH, "ray", "mlflow", "matplotlib", "scipy", "pandas"}),

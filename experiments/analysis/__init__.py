@@ -1,11 +1,30 @@
 """From trials to figures, verdicts and a recommendation: pure functions on plain data.
 
-The rooms: laws, measures, text, answers. Imports spec and plan.
+The rooms: laws, measures, text, answers. Imports spec and plan. What is named here is imported on first use, because
+every command asks a room below for something, and the laws import SciPy.
 """
 
-from scalestudy.experiments.analysis.answers.analysis import predict, recommend
-from scalestudy.experiments.analysis.answers.summary import summarise
-from scalestudy.experiments.analysis.text.answer import answer_lines
-from scalestudy.experiments.analysis.text.sentences import best_rows, book_table, recommendation_lines
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scalestudy.experiments.analysis.answers.analysis import predict, recommend
+    from scalestudy.experiments.analysis.answers.summary import summarise
+    from scalestudy.experiments.analysis.text.answer import answer_lines
+    from scalestudy.experiments.analysis.text.sentences import best_rows, book_table, recommendation_lines
 
 __all__ = ["answer_lines", "best_rows", "book_table", "predict", "recommend", "recommendation_lines", "summarise"]
+_FILES = {
+    **dict.fromkeys(("predict", "recommend"), "answers.analysis"),
+    **dict.fromkeys(("best_rows", "book_table", "recommendation_lines"), "text.sentences"),
+    "answer_lines": "text.answer",
+    "summarise": "answers.summary",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FILES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_FILES[name]}"), name)

@@ -21,6 +21,7 @@ from tests.support.runs_of_others import world_rows, write_csv
 from tests.support.studies import left_behind
 from tests.support.synthetic_studies import folder_of
 from tests.support.trials import Law
+from tests.support.world_sources import small
 from tests.support.worlds import TARGET, World, place_of
 
 LAW = Law(noise=0.1, learning=100, per_example=0.0003, sync=0.0002, sync_per_worker=0.0001)
@@ -58,7 +59,7 @@ def found(place):
 @pytest.fixture
 def others(tmp_path):
     """A folder with a table of runs that others made."""
-    world = World.draw(np.random.default_rng(2), noise=0.1, seeds=1, missing=0.8)
+    world = small(World.draw(np.random.default_rng(2), noise=0.1, seeds=1, missing=0.3))
     write_csv(tmp_path / "runs.csv", world_rows(world))
     return tmp_path
 

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -48,7 +49,8 @@ def searches(monkeypatch):
     return called
 
 
-def test_it_is_a_run_of_the_store_that_studies_use(monkeypatch, tmp_path, searches):
+def test_it_is_a_run_of_the_store_that_studies_use(monkeypatch, tmp_path, searches, empty_database):
+    shutil.copy(empty_database, tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
     said = bench_max_batch("digits-quick", (), 1, device="cpu", quick=True).to_dict()
@@ -84,8 +86,9 @@ def test_a_store_out_of_reach_is_found_before_anything_is_measured(monkeypatch, 
     assert searches == []
 
 
-def test_a_store_lost_meanwhile_does_not_cost_the_result(monkeypatch, tmp_path):
+def test_a_store_lost_meanwhile_does_not_cost_the_result(monkeypatch, tmp_path, empty_database):
     """The database is replaced by something else while the bench runs."""
+    shutil.copy(empty_database, tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
 

@@ -66,12 +66,12 @@ def train(uri):
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory):
+def stores(tmp_path_factory, empty_database):
     """The same sweep in a database and in a folder, whose parents have odd names."""
     parent = tmp_path_factory.mktemp("a folder, ü")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-        train(f"sqlite:///{parent / 'mlflow.db'}")
+        train(f"sqlite:///{shutil.copy(empty_database, parent)}")
         train((parent / "mlruns").as_uri())
     return parent
 
@@ -292,10 +292,11 @@ class Trial:
 
 @pytest.mark.slow  # it imports Ray Tune
 @pytest.mark.parametrize("store", ["sqlite:///{}/mlflow.db", "file://{}/mlruns"])
-def test_runs_by_ray(tmp_path, monkeypatch, store):
+def test_runs_by_ray(tmp_path, monkeypatch, store, empty_database):
     """By `setup_mlflow` in a training function, and by the callback of a Tuner, which logs all that Tune fills in."""
     from ray.air.integrations.mlflow import MLflowLoggerCallback, setup_mlflow
 
+    shutil.copy(empty_database, tmp_path)
     uri = store.format(tmp_path)
     with monkeypatch.context() as patch:
         patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")

@@ -13,20 +13,12 @@ from scalestudy.orchestration.tracking.mlflow_store import open_experiment
 from scalestudy.orchestration.tracking.server import TrackingAddress
 
 
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory):
-    """A database with its tables and nothing in them: it takes seconds to make."""
-    database = tmp_path_factory.mktemp("store") / "mlflow.db"
-    open_database(database)
-    return database
-
-
 @pytest.fixture
-def project(tmp_path, empty_store):
+def project(tmp_path, empty_database):
     """A folder with a database, an experiment of an odd name, a run with an artifact, and a registered model."""
     folder = tmp_path / "before?"
     folder.mkdir()
-    shutil.copy(empty_store, folder)
+    shutil.copy(empty_database, folder)
     client, experiment = open_experiment(TrackingAddress.of_database(folder / "mlflow.db"), "a b%41")
     run = client.create_run(experiment, tags={"scalestudy.study_id": "x-1"}).info.run_id
     client.log_text(run, "report", "report.html")
@@ -101,11 +93,11 @@ def test_a_database_of_another_kind_is_left_to_mlflow(tmp_path):
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_what_is_there_is_never_replaced(empty_store, tmp_path, monkeypatch, links):
+def test_what_is_there_is_never_replaced(empty_database, tmp_path, monkeypatch, links):
     """Not by the second of two that make it, and not on a file system without hard links."""
 
     def laid_out(uri, _):
-        shutil.copy(empty_store, path_of(uri))
+        shutil.copy(empty_database, path_of(uri))
         return type("Store", (), {"engine": type("Engine", (), {"dispose": staticmethod(lambda: None)})})
 
     monkeypatch.setattr("mlflow.store.tracking.sqlalchemy_store.SqlAlchemyStore", laid_out)
@@ -118,5 +110,5 @@ def test_what_is_there_is_never_replaced(empty_store, tmp_path, monkeypatch, lin
         if name == "empty.db":
             (tmp_path / name).touch()
         make_database(tmp_path / name)
-        assert (tmp_path / name).read_bytes() == empty_store.read_bytes()
+        assert (tmp_path / name).read_bytes() == empty_database.read_bytes()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["empty.db", "first.db", "new.db"]

@@ -40,10 +40,9 @@ class Branching(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
+def store(database):
     """A client, and an experiment of its store."""
-    folder = tmp_path_factory.mktemp("mlflow")
-    return open_experiment(resolve_address(f"sqlite:///{folder}/mlflow.db"), "models")
+    return open_experiment(resolve_address(f"sqlite:///{database}"), "models")
 
 
 def run_and_model(store, tmp_path, model):

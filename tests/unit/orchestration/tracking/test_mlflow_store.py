@@ -2,13 +2,12 @@
 
 import json
 import math
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import BAD_REQUEST, INVALID_PARAMETER_VALUE
 
@@ -16,7 +15,7 @@ from scalestudy.experiments.spec.addresses import path_of
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Entry
 from scalestudy.orchestration.base.places import home
-from scalestudy.orchestration.groups.events import Origin, Reopened, Running, StudyBegan, to_plain
+from scalestudy.orchestration.groups.events import EpochDone, Origin, Reopened, Running, StudyBegan, to_plain
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.orchestration.tracking import mlflow_model
 from scalestudy.orchestration.tracking.entries import Recorded, StudyJournal
@@ -44,9 +43,8 @@ SEEDS = TINY.replace("learning_rate: [0.1, 0.2]", "learning_rate: [0.2], seed: [
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    """One database for the module: MLflow takes seconds to lay out a new one."""
-    return resolve_address(f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db")
+def address(database):
+    return resolve_address(f"sqlite:///{database}")
 
 
 def tracked(path, experiment, study_id=STUDY_ID, *, text=SPEC, **spec_facts):
@@ -196,18 +194,11 @@ def test_a_run_whose_making_was_not_answered_is_found(store, told, monkeypatch):
     assert runs_of(store)[1] == 2
 
 
-def test_mlflow_s_client_asks_for_a_run_once(tmp_path):
+def test_mlflow_s_client_asks_for_a_run_once():
     """It would repeat a request whose answer was lost, and make a run twice."""
-    asks = (
-        "from scalestudy.orchestration.base.environment import prepare_environment\n"
-        "prepare_environment()\n"
-        "import sys\n"
-        "from mlflow import MlflowClient\n"
-        "MlflowClient(tracking_uri=sys.argv[1]).create_run('0', run_name='w1 b64')\n"
-    )
-    with faulty_proxy("http://127.0.0.1:1", lambda *_: "refused") as (address, seen):
-        done = subprocess.run([sys.executable, "-c", asks, address], capture_output=True, text=True, check=False)
-    assert "503" in done.stderr
+    away = faulty_proxy("http://127.0.0.1:1", lambda *_: "refused")
+    with away as (address, seen), pytest.raises(MlflowException, match="503"):
+        MlflowClient(tracking_uri=address).create_run("0", run_name="w1 b64")
     assert seen == [("POST", "/api/2.0/mlflow/runs/create")]
 
 
@@ -353,23 +344,24 @@ def test_a_study_may_have_any_id(address, tmp_path, study_id):
     assert len([run for run in found if run.data.tags["scalestudy.study_id"] == study_id]) == 2
 
 
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        ("finished", "FINISHED"),
-        ("at_target", "FINISHED"),
-        ("stopped", "KILLED"),
-        ("failed", "FAILED"),
-        ("diverged", "FAILED"),
-        ("out_of_memory", "FAILED"),
-    ],
-)
-def test_statuses_are_mapped(store, told, status, words):
-    entries = told[2]
-    ended = with_keys(entries[-2], status=status)
-    store.write([*entries[:-2], ended])
-    run = runs_of(store)[0]["trial"]
-    assert (run.data.tags["scalestudy.status"], run.info.status) == (status, words)
+WORDS = {
+    "finished": "FINISHED",
+    "at_target": "FINISHED",
+    "stopped": "KILLED",
+    "failed": "FAILED",
+    "diverged": "FAILED",
+    "out_of_memory": "FAILED",
+}
+
+
+def test_statuses_are_mapped(address, tmp_path, request):
+    seeds = SPEC.replace("learning_rate: [0.1, 0.2]", f"learning_rate: [0.1], seed: {[*range(len(WORDS))]}")
+    study, trials = tracked(tmp_path, request.node.name, text=seeds)
+    store = MlflowStore(address, study)
+    entries = entries_of([{**trial, "status": status} for trial, status in zip(trials, WORDS, strict=True)])
+    store.write([entry for entry in entries if not isinstance(entry.event, EpochDone)])
+    runs = store.client.search_runs([store.experiment_id], "tags.`scalestudy.role` = 'trial'")
+    assert {run.data.tags["scalestudy.status"]: run.info.status for run in runs} == WORDS
 
 
 def test_neighbouring_epochs_go_in_one_request_of_the_size_that_mlflow_takes(store, told, monkeypatch):
@@ -779,6 +771,7 @@ def test_a_fault_of_ours_is_not_taken_for_a_refusal_of_mlflow(address, tmp_path,
     """A refusal is logged and skipped for ever; what we got wrong must be told, and be sent later."""
     study, trials = tracked(tmp_path, "fault")
     store, cursor = MlflowStore(address, study), Cursor(tmp_path / "mlflow.cursor")
+    monkeypatch.setattr("scalestudy.orchestration.tracking.writer.RETRY_SECONDS", (0.01,))
     monkeypatch.setattr("scalestudy.orchestration.tracking.mlflow_store.final_metrics", lambda *_: {}["no such key"])
     with pytest.raises(KeyError, match="no such key"):
         catch_up(store, Kept(entries_of(trials)), cursor)

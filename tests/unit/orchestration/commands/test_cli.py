@@ -19,12 +19,12 @@ from tests.support.in_process import scalestudy
 from tests.support.ports import free_port, listens
 from tests.support.processes import mentioning
 from tests.support.project_files import REPOSITORY
-from tests.support.studies import command, complaint, environment, left_behind, write_spec
+from tests.support.studies import command, complaint, environment, left_behind, ran, write_spec
 from tests.support.studies import scalestudy as process
 
 
 def test_validate_prints_the_whole_spec(tmp_path):
-    done = process("validate", "digits-quick", "--json", cwd=tmp_path)
+    done = scalestudy("validate", "digits-quick", "--json", cwd=tmp_path)
     assert done.returncode == 0
     spec = json.loads(done.stdout)
     assert spec["limits"]["failures_per_trial"] == 2
@@ -33,13 +33,11 @@ def test_validate_prints_the_whole_spec(tmp_path):
 
 LEAVES = """
 import atexit, subprocess, threading, time
-from torch import nn
+from scalestudy.orchestration.commands.cli import main
 threading.Thread(target=time.sleep, args=(600,)).start()
 subprocess.Popen(["sleep", "600"])
 atexit.register(time.sleep, 600)
-
-def build(num_classes, in_channels):
-    return nn.Linear(1, 1)
+main()
 """
 
 
@@ -51,10 +49,8 @@ def test_a_terminal_that_takes_ascii_alone(tmp_path):
 
 
 def test_a_command_ends_with_its_last_line(tmp_path):
-    """Whatever a user's module leaves running: all that `plan` does with it is to import it."""
-    (tmp_path / "leaving.py").write_text(LEAVES)
-    spec = write_spec(tmp_path, workload={"model": "leaving:build", "data": "digits"})
-    done = process("plan", spec, cwd=tmp_path, seconds=60, MARK=str(tmp_path))
+    """Whatever a user's code leaves running in its process."""
+    done = ran([sys.executable, "-c", LEAVES, "--help"], cwd=tmp_path, seconds=60, MARK=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert not mentioning(str(tmp_path))
 
@@ -279,7 +275,9 @@ def test_every_command_that_takes_a_spec_shows_all_that_is_wrong_with_it(tmp_pat
 
 
 def test_a_missing_spec_names_the_catalogue(tmp_path):
-    assert_refused(process("run", "nowhere.yaml", cwd=tmp_path), 2, "nowhere.yaml", "digits-quick")
+    done = scalestudy("run", "nowhere.yaml", "--json", cwd=tmp_path)
+    assert_refused(done, 2, "nowhere.yaml", "digits-quick")
+    assert done.stderr.startswith("nowhere.yaml"), "what is waited for is not said with --json"
     assert left_behind(tmp_path) == []
 
 
@@ -293,7 +291,6 @@ def test_run_says_what_it_waits_for_before_it_loads_ray(tmp_path):
     assert "typer" in loaded[0]
     assert "scalestudy.orchestration.study.study" in loaded[1]
     assert not (loaded[0] | loaded[1]) & {"ray", "torch", "mlflow", "pandas"}, "a bad spec is refused without them"
-    assert process("run", "nowhere.yaml", "--json", cwd=tmp_path).stderr.startswith("nowhere.yaml"), "not for --json"
 
 
 @pytest.fixture
@@ -355,7 +352,7 @@ def test_a_folder_that_is_there_already(tmp_path):
 
 def test_a_tracking_address_from_the_environment_is_checked_too(tmp_path, places):
     uri = f"http://127.0.0.1:{places['dead']}"
-    done = process("run", write_spec(tmp_path, sweep=SWEEP), cwd=tmp_path, MLFLOW_TRACKING_URI=uri)
+    done = scalestudy("run", write_spec(tmp_path, sweep=SWEEP), cwd=tmp_path, MLFLOW_TRACKING_URI=uri)
     assert_refused(done, 3, uri)
 
 
@@ -368,7 +365,7 @@ def test_a_model_is_looked_for_where_scalestudy_is_called_and_not_beside_the_spe
     write_spec(there, "elsewhere.yaml", workload={"model": "model_here:build"})
     for spec in ("study.yaml", "../there/elsewhere.yaml"):
         assert scalestudy("plan", spec, cwd=here).returncode == 0
-    refused = process("plan", "../there/study.yaml", cwd=here)
+    refused = scalestudy("plan", "../there/study.yaml", cwd=here)
     assert refused.returncode == 2
     assert f"workload.model: 'model_there:build': there is no module 'model_there' in {here}" in refused.stderr
     assert str(there) not in refused.stderr

@@ -10,6 +10,7 @@ from scalestudy.orchestration.base.errors import ExitCode
 from scalestudy.orchestration.commands import judging
 from tests.support.runs_of_others import world_rows, write_csv
 from tests.support.terminals import CTRL_C, CTRL_D, Terminal
+from tests.support.world_sources import small
 from tests.support.worlds import TARGET, World
 
 QUESTION = Question(
@@ -51,7 +52,7 @@ def test_a_question_is_answered_by_number_and_what_it_needs(typed, prompts, opti
 def place(tmp_path):
     """A folder with a table that leaves open whose the batch is and what the time includes."""
     names = {"global batch size": "batch", "train_time": "time"}
-    world = World.draw(np.random.default_rng(1), noise=0.1, seeds=2)
+    world = small(World.draw(np.random.default_rng(1), noise=0.1, seeds=2))
     rows = [{names.get(key, key): value for key, value in row.items()} for row in world_rows(world)]
     write_csv(tmp_path / "runs.csv", rows)
     return tmp_path

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 from dataclasses import replace
 from functools import partial
 
@@ -41,19 +42,34 @@ resources: {cpus_per_worker: 2}
 """
 
 
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """What most tests only read."""
+    return folder_of(tmp_path_factory.mktemp("studies") / "scaled", SPEC, LAW)
+
+
+@pytest.fixture(scope="module")
+def advice(study):
+    return advise(study.path)
+
+
+@pytest.fixture(scope="module")
+def cell(advice):
+    return RecommendedCell.of(advice)
+
+
 @pytest.fixture
-def folder(tmp_path):
-    return folder_of(tmp_path / "scaled", SPEC, LAW)
+def folder(study, tmp_path):
+    """A copy, where a command is called."""
+    return shutil.copytree(study.path, tmp_path / "scaled")
 
 
 def cell_of(path, **wishes):
     return RecommendedCell.of(advise(path, **wishes))
 
 
-def test_it_is_a_study_of_that_cell_alone(folder):
+def test_it_is_a_study_of_that_cell_alone(study, advice, cell):
     """Its trials are those of the study: the same ids mean the same training to the bit."""
-    advice = advise(folder.path)
-    cell = RecommendedCell.of(advice)
     read = parse_study(cell.to_yaml(), "best.yaml")
     assert read == cell.spec
     assert "search" not in cell.to_yaml()
@@ -61,14 +77,14 @@ def test_it_is_a_study_of_that_cell_alone(folder):
     assert not read.stops_at_target
     trials = make_plan(read).trials
     assert [trial.seed for trial in trials] == [3, 1]
-    theirs = [trial for trial in folder.read_plan().trials if trial.cell == advice.data["recommended"]["params"]]
+    theirs = [trial for trial in study.read_plan().trials if trial.cell == advice.data["recommended"]["params"]]
     assert {trial.trial_id for trial in trials} == {trial.trial_id for trial in theirs}
     assert read.name == "scaled-best"
     assert advice.data["recommended"]["label"] in read.description
 
 
-def test_it_is_written_as_people_write_one(folder):
-    lines = cell_of(folder.path).to_yaml().splitlines()
+def test_it_is_written_as_people_write_one(cell):
+    lines = cell.to_yaml().splitlines()
     assert lines[0] == "name: scaled-best"
     assert "  seed: [3, 1]" in lines
     assert "resources: {cpus_per_worker: 2}" in lines
@@ -76,8 +92,8 @@ def test_it_is_written_as_people_write_one(folder):
     assert not any(line.startswith(("limits", "storage", "tracking", "version")) for line in lines)
 
 
-def test_what_was_asked_for_stands_in_it(folder):
-    asked = cell_of(folder.path, accuracy=0.4, price=3.0, tolerance=0.5, max_gpus=1, by="cost").spec
+def test_what_was_asked_for_stands_in_it(study):
+    asked = cell_of(study.path, accuracy=0.4, price=3.0, tolerance=0.5, max_gpus=1, by="cost").spec
     assert asked.targets.accuracy == (0.4,)
     assert (asked.targets.price_per_gpu_hour, asked.targets.tolerance) == (3.0, 0.5)
     assert asked.sweep.num_gpus == (1,)
@@ -92,10 +108,10 @@ def test_the_seeds_of_points_are_theirs(tmp_path):
     assert cell_of(folder_of(tmp_path / "p", text, LAW).path).spec.sweep.seed == (7, 8)
 
 
-def test_the_cell_of_an_adaptive_search_is_trained_without_a_budget(folder):
+def test_the_cell_of_an_adaptive_search_is_trained_without_a_budget(study, advice):
     changes = ["search={method: adaptive}", "budget={trials: 9, uses: 5}", "targets.stop=auto", "sweep.seed=[3]"]
-    spec = read_spec(folder.spec_file, [*changes, "sweep.train.shards=[even]", "sweep.workload.model_args.dropout=[0]"])
-    cell = RecommendedCell.of(replace(advise(folder.path), spec=spec))
+    spec = read_spec(study.spec_file, [*changes, "sweep.train.shards=[even]", "sweep.workload.model_args.dropout=[0]"])
+    cell = RecommendedCell.of(replace(advice, spec=spec))
     assert parse_study(cell.to_yaml(), "best.yaml") == cell.spec
     assert (cell.spec.search.method, cell.spec.budget.limits, cell.spec.sweep.seed) == ("grid", {}, (3,))
 
@@ -125,8 +141,7 @@ def parsed(command):
     return words[:start], make_config(options), options
 
 
-def test_the_command_trains_that_cell(folder):
-    cell = cell_of(folder.path)
+def test_the_command_trains_that_cell(cell):
     words, config, options = parsed(cell.torchrun())
     (workers,) = cell.spec.sweep.num_gpus
     assert words == ["torchrun", "--standalone", "--nproc-per-node", str(workers)]
@@ -141,10 +156,10 @@ def test_the_command_trains_that_cell(folder):
     assert (options.device, options.devices, options.threads) == ("auto", None, 2)
 
 
-def test_torchrun_itself_reads_it(folder):
+def test_torchrun_itself_reads_it(cell):
     from torch.distributed.run import parse_args
 
-    words = shlex.split(cell_of(folder.path).torchrun())[1:]
+    words = shlex.split(cell.torchrun())[1:]
     read = parse_args(words)
     assert (read.standalone, read.module, read.training_script) == (True, True, "scalestudy.training")
     assert read.training_script_args == words[words.index("scalestudy.training") + 1 :]
@@ -159,7 +174,7 @@ def test_torchrun_itself_reads_it(folder):
     ],
 )
 def test_the_devices_are_those_that_the_study_asked_for(tmp_path, resources, told):
-    text = SPEC.replace("{cpus_per_worker: 2}", resources).replace("[1, 2]", "[2]")
+    text = SPEC.replace("{cpus_per_worker: 2}", resources).replace("[1, 2]", "[2]").replace("[32, 64]", "[32]")
     device = "cpu" if "cpu" in resources else "cuda"
     advice = advise(folder_of(tmp_path / "x", text, LAW).path)
     advice.data["recommended"]["device"] = device
@@ -217,9 +232,8 @@ def test_without_a_recommended_cell_nothing_is_written(folder, tmp_path, option,
     assert left_behind(tmp_path) == before
 
 
-def test_a_study_that_is_valid_no_more_is_not_written(folder, tmp_path):
+def test_a_study_that_is_valid_no_more_is_not_written(cell, tmp_path):
     """As one of an earlier version may be."""
-    cell = cell_of(folder.path)
     broken = cell.spec.model_copy(update={"workload": cell.spec.workload.model_copy(update={"model": "gone"})})
     with pytest.raises(SpecError, match="gone"):
         RecommendedCell(spec=broken, device="cpu").write(tmp_path / "best.yaml")

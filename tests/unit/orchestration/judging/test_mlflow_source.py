@@ -265,8 +265,9 @@ def test_a_server_that_does_not_answer():
 
 
 @pytest.mark.slow
-def test_a_server(tmp_path):
+def test_a_server(tmp_path, empty_database):
     server = TrackingServer(tmp_path)
+    shutil.copy(empty_database, server.store.removeprefix("sqlite:///"))
     server.start()
     try:
         train(server.uri)

@@ -112,10 +112,13 @@ def differing(one, other):
     return {re.sub(r"(?<=/)\d+(?=/|$)", "*", path) for path in paths}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(
-    "write",
-    [as_csv, as_tune, *(pytest.param(each, marks=pytest.mark.slow) for each in (as_database, as_mlruns))],
+    ("write", "seed"),
+    [
+        *((each, seed) for each in (as_csv, as_tune) for seed in (1, 2)),
+        # in the second world runs diverge: NaN is what MLflow's stores keep each in their own way
+        *(pytest.param(each, 2, marks=pytest.mark.slow) for each in (as_database, as_mlruns)),
+    ],
 )
 def test_a_source_gives_the_summary_of_the_study_but_for_what_it_can_t_hold(write, seed, tmp_path):
     world = world_of(seed)

@@ -19,9 +19,9 @@ PAUSE_SECONDS = 60
 """Between the end of a training and the start of the next."""
 
 
-def small(world: World) -> World:
-    """A part of a world that is written in seconds: 2 numbers of workers, 3 batch sizes, 3 rates."""
-    return replace(world, workers=world.workers[:2], batches=world.batches[:3], rates=world.rates[:3])
+def small(world: World, several: int = 3) -> World:
+    """A part of a world that is written in seconds: 2 numbers of workers, several batch sizes and rates."""
+    return replace(world, workers=world.workers[:2], batches=world.batches[:several], rates=world.rates[:several])
 
 
 class Row(NamedTuple):

@@ -52,7 +52,7 @@ def test_a_question_is_answered_by_number_and_what_it_needs(typed, prompts, opti
 def place(tmp_path):
     """A folder with a table that leaves open whose the batch is and what the time includes."""
     names = {"global batch size": "batch", "train_time": "time"}
-    world = small(World.draw(np.random.default_rng(1), noise=0.1, seeds=2))
+    world = small(World.draw(np.random.default_rng(1), noise=0.1, seeds=2), several=2)
     rows = [{names.get(key, key): value for key, value in row.items()} for row in world_rows(world)]
     write_csv(tmp_path / "runs.csv", rows)
     return tmp_path

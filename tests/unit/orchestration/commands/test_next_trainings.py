@@ -31,7 +31,7 @@ train: {epochs: 8}
 sweep:
   num_gpus: [1, 2, 4]
   batch_size: [32, 64, 128]
-  learning_rate: [0.1, 0.2, 0.4]
+  learning_rate: [0.1, 0.4]
   seed: [0]
   train.optimizer.weight_decay: [0.00001]
   train.schedule: [constant, {name: cosine, args: {floor: 0.1}}]
@@ -59,7 +59,7 @@ def found(place):
 @pytest.fixture
 def others(tmp_path):
     """A folder with a table of runs that others made."""
-    world = small(World.draw(np.random.default_rng(2), noise=0.1, seeds=1, missing=0.3))
+    world = small(World.draw(np.random.default_rng(2), noise=0.1, seeds=1, missing=0.2), several=2)
     write_csv(tmp_path / "runs.csv", world_rows(world))
     return tmp_path
 

@@ -14,7 +14,7 @@ from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.commands import parameters as completion
 from scalestudy.orchestration.commands.cli import app
 from scalestudy.training.data import SOURCES
-from tests.support.studies import environment
+from tests.support.studies import environment, ran
 
 BASH = """
 complete -p scalestudy
@@ -133,24 +133,22 @@ def test_what_is_offered_is_what_there_is():
 
 def test_nobody_waits_for_it(folder):
     """Whole commands import what they need; a press of Tab imports neither Ray, PyTorch, MLflow nor SciPy."""
+    lines = ("scalestudy run dig", "scalestudy status ru", "scalestudy bench m", "scalestudy data fetch m")
     code = (
-        "import atexit, sys; sys.argv = ['scalestudy']\n"
-        "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
-        "from scalestudy.orchestration.commands.cli import main; main()"
+        "import os, sys; lines, sys.argv = sys.argv[1:], ['scalestudy']\n"
+        "from scalestudy.orchestration.commands.cli import command_line\n"
+        "for line in lines:\n"
+        "    os.environ.update(COMP_WORDS=line, COMP_CWORD=str(line.count(' ')))\n"
+        "    try: command_line()\n"
+        "    except SystemExit: print('; end of', line)\n"
+        "print(*sys.modules, file=sys.stderr)"
     )
-    for line in ("scalestudy run dig", "scalestudy status ru", "scalestudy bench m", "scalestudy data fetch m"):
-        asked = {"_SCALESTUDY_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
-        told = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=folder,
-            env=environment(**asked),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert told.stdout.strip(), line
-        assert not {name.partition(".")[0] for name in told.stderr.split()} & HEAVY, line
+    told = ran([sys.executable, "-c", code, *lines], cwd=folder, _SCALESTUDY_COMPLETE="complete_bash")
+    assert not {name.partition(".")[0] for name in told.stderr.split()} & HEAVY
+    *offered, _ = told.stdout.split("; end of ")
+    assert len(offered) == len(lines)
+    for line, names in zip(lines, offered, strict=True):
+        assert names.strip().rpartition("\n")[2], line
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tests.support.worlds import TARGET, World
 
 @pytest.fixture(scope="module")
 def world():
-    return small(World.draw(np.random.default_rng(1), noise=0.1, seeds=2))
+    return small(World.draw(np.random.default_rng(1), noise=0.1, seeds=2), several=2)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from scalestudy.training.data import Splits
@@ -162,7 +161,3 @@ def quitting_collate(examples: Any) -> Any:
 
 def data_collated(root: Any) -> Any:
     return Splits.from_datasets(Examples(-1), Examples(-1), num_classes=10, collate=quitting_collate)
-
-
-def plain_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(outputs, targets, reduction="none")

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scalestudy.experiments.judging.columns import Columns, Mode, Question, Said, take_columns
 from scalestudy.experiments.judging.runs import Recorded
-from tests.support.world_sources import trainings
 
 if TYPE_CHECKING:
     from tests.support.worlds import World
 
 USUAL: Mapping[str, Any] = {"num_gpus": 2, "global_batch_size": 64, "lr": 0.1, "seed": 0}
 """Parameters that no question is asked of."""
+STARTED = 1_700_000_000
+"""POSIX seconds at which the first training began."""
+PAUSE_SECONDS = 60
+"""Between the end of a training and the start of the next."""
 
 
 def run(
@@ -53,6 +58,47 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
         writer.writeheader()
         writer.writerows(rows)
     return path
+
+
+def small(world: World, several: int = 3) -> World:
+    """A part of a world that is written in seconds: 2 numbers of workers, several batch sizes and rates."""
+    return replace(world, workers=world.workers[:2], batches=world.batches[:several], rates=world.rates[:several])
+
+
+class Row(NamedTuple):
+    """An evaluation of a training."""
+
+    epoch: int
+    steps: int  # so far
+    seconds: float  # since it began
+    accuracy: float  # NaN: it diverged
+
+
+class Training(NamedTuple):
+    """A training of a world, when it began and its evaluations."""
+
+    params: Mapping[str, Any]
+    started: float
+    rows: list[Row]
+
+    @property
+    def stopped(self) -> float:
+        return self.started + self.rows[-1].seconds
+
+
+def trainings(world: World) -> Iterator[Training]:
+    """Yields the trainings, one after the other in time."""
+    now = float(STARTED)
+    for line in world.trials():
+        rows: list[Row] = []
+        steps, seconds = 0, 0.0
+        for epoch in line["epochs"]:
+            steps, seconds = steps + epoch["steps"], seconds + epoch["train_seconds"]
+            value = epoch["test_accuracy"]
+            rows.append(Row(epoch["epoch"], steps, seconds, math.nan if value is None else value))
+        training = Training(line["params"], now, rows)
+        yield training
+        now = training.stopped + PAUSE_SECONDS
 
 
 def world_rows(world: World) -> list[dict[str, Any]]:

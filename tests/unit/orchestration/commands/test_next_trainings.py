@@ -17,11 +17,10 @@ from scalestudy.orchestration.commands import show
 from scalestudy.orchestration.commands.next_trainings import FIGURES, NextTrainings, check_file
 from scalestudy.orchestration.commands.study_commands import advise
 from tests.support.in_process import scalestudy
-from tests.support.runs_of_others import world_rows, write_csv
+from tests.support.runs_of_others import small, world_rows, write_csv
 from tests.support.studies import left_behind
 from tests.support.synthetic_studies import folder_of
 from tests.support.trials import Law
-from tests.support.world_sources import small
 from tests.support.worlds import TARGET, World, place_of
 
 LAW = Law(noise=0.1, learning=100, per_example=0.0003, sync=0.0002, sync_per_worker=0.0001)

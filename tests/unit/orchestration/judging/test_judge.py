@@ -13,9 +13,8 @@ from scalestudy.experiments.judging.columns import Said
 from scalestudy.orchestration.base.errors import RequestError
 from scalestudy.orchestration.judging.judge import Request, judge, judge_runs
 from tests.support.in_process import scalestudy
-from tests.support.runs_of_others import world_rows, write_csv
+from tests.support.runs_of_others import small, world_rows, write_csv
 from tests.support.studies import ran
-from tests.support.world_sources import small
 from tests.support.worlds import TARGET, World
 
 

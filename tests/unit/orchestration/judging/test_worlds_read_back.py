@@ -1,9 +1,11 @@
 """Worlds of the benches, recorded as the tools of others record runs and judged: the summary of the study itself."""
 
+import csv
 import json
 import re
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from unittest.mock import patch
@@ -17,8 +19,7 @@ from scalestudy.experiments.analysis import summarise
 from scalestudy.experiments.analysis.answers import posterior, recommendation
 from scalestudy.experiments.judging.columns import Said
 from scalestudy.orchestration.judging.judge import Request, judge_runs
-from tests.support.runs_of_others import world_rows, write_csv
-from tests.support.world_sources import small, write_mlflow, write_tune
+from tests.support.runs_of_others import STARTED, small, trainings, world_rows, write_csv
 from tests.support.worlds import TARGET, World
 
 NOT_HELD = {
@@ -137,6 +138,91 @@ def test_a_source_gives_the_summary_of_the_study_but_for_what_it_can_t_hold(writ
     told["caveats"] = [caveat for caveat in told["caveats"] if caveat["kind"] not in OF_JUDGED]
     found = json.loads(json.dumps(told).replace(source.metric, "accuracy"))
     assert differing(found, summary_of_study(seed)) == {path for paths in NOT_HELD.values() for path in paths}
+
+
+def write_mlflow(uri, experiment, world):
+    """A run a training, by MLflow's client."""
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param
+
+    client = MlflowClient(tracking_uri=uri)
+    home = client.create_experiment(experiment)
+    for training in trainings(world):
+        run = client.create_run(home, start_time=round(training.started * 1000)).info.run_id
+        params = {
+            "num_gpus": training.params["num_gpus"],
+            "global_batch_size": training.params["batch_size"],
+            "lr": training.params["learning_rate"],
+            "seed": training.params["seed"],
+        }
+        metrics = [
+            Metric(name, value, round((training.started + row.seconds) * 1000), row.steps)
+            for row in training.rows
+            for name, value in (("val_acc", row.accuracy), ("epoch", row.epoch), ("train_time", row.seconds))
+        ]
+        client.log_batch(run, metrics, [Param(name, repr(value)) for name, value in params.items()])
+        client.set_terminated(run, end_time=round(training.stopped * 1000))
+
+
+def write_tune(folder, world):
+    """The folder of an experiment of Ray 2.60's Tune: a function that reports each epoch, under no scheduler."""
+    folder.mkdir(parents=True)
+    states = []
+    for number, training in enumerate(trainings(world)):
+        config = {
+            "global_batch_size": training.params["batch_size"],
+            "lr": training.params["learning_rate"],
+            "num_gpus": training.params["num_gpus"],
+            "seed": training.params["seed"],
+        }
+        trial_id, began = f"5ca1e_{number:05}", _date(training.started)
+        tag = f"{number}_lr={training.params['learning_rate']:.4f}"
+        trial = folder / f"train_{trial_id}_{tag}_{began}"
+        trial.mkdir()
+        (trial / "params.json").write_text(json.dumps(config, indent=2, sort_keys=True))
+        results = list(_results(training, trial_id, config))
+        (trial / "result.json").write_text("".join(f"{json.dumps(result)}\n" for result in results))
+        with (trial / "progress.csv").open("w", newline="") as stream:
+            tables = [{key: value for key, value in result.items() if key != "config"} for result in results]
+            writer = csv.DictWriter(stream, list(tables[0]))
+            writer.writeheader()
+            writer.writerows(tables)
+        state = {"trainable_name": "train", "trial_id": trial_id, "config": config, "evaluated_params": config}
+        state |= {"experiment_tag": tag, "stopping_criterion": {}, "max_failures": 0, "status": "TERMINATED"}
+        states.append([json.dumps({**state, "relative_logdir": trial.name}), "{}"])
+    whole = {"trial_data": states, "runner_data": {}, "stats": {}}
+    (folder / f"experiment_state-{_date(STARTED)}.json").write_text(json.dumps(whole))
+    return folder
+
+
+def _results(training, trial_id, config):
+    before = 0.0
+    for row in training.rows:
+        now = training.started + row.seconds
+        yield {
+            "val_acc": row.accuracy,
+            "epoch": row.epoch,
+            "steps": row.steps,
+            "timestamp": int(now),
+            "checkpoint_dir_name": None,
+            "done": False,
+            "training_iteration": row.epoch,
+            "trial_id": trial_id,
+            "date": _date(now),
+            "time_this_iter_s": row.seconds - before,
+            "time_total_s": row.seconds,
+            "pid": 7,
+            "hostname": "node1",
+            "node_ip": "10.0.0.1",
+            "config": config,
+            "time_since_restore": row.seconds,
+            "iterations_since_restore": row.epoch,
+        }
+        before = row.seconds
+
+
+def _date(seconds):
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d_%H-%M-%S")
 
 
 REAL = Path(tests.support.__file__).parent / "tune_results" / "plain"

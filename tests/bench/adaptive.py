@@ -24,14 +24,17 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from scalestudy.experiments.analysis import recommend
 from scalestudy.experiments.analysis.answers.next_look import WITHIN
+from scalestudy.experiments.analysis.measures.parts import present
 from tests.bench.held_out import held_out_seed
-from tests.support.adaptive_worlds import Searched, grid_regret, random_regret, worker_seconds
+from tests.support.adaptive_worlds import EVALUATION, Searched, worker_seconds
 from tests.support.tables import Part, Rows
-from tests.support.worlds import World
+from tests.support.worlds import World, place_of
 
 SHARES = {0.05: 0.06, 0.1: 0.12, 0.2: 0.24}
 """The budget over the grid's cost, by noise."""
@@ -177,6 +180,32 @@ def others(folder: Path, *, small: bool = False) -> Rows:
         ]
         for stratum, found in _drawn(small).items()
     ]
+
+
+def grid_regret(world: World) -> float:
+    """The regret of the cell that the whole grid's study names fastest."""
+    return _regret(world, world.trials())
+
+
+def random_regret(searched: Searched) -> float:
+    """The same of random cells and seeds of the grid, for as many worker-seconds as the search took."""
+    world, spent = searched.world, 0.0
+    trials = world.trials()
+    kept = []
+    for index in np.random.default_rng(world.draw_seed).permutation(len(trials)):
+        trial = trials[index]
+        seconds = trial["train_seconds"] * searched.slower * (1 + EVALUATION)
+        spent += seconds * trial["params"]["num_gpus"]
+        if spent > searched.worker_seconds:
+            break
+        kept.append(trial)
+    return _regret(world, kept)
+
+
+def _regret(world: World, lines: Sequence[dict[str, Any]]) -> float:
+    """The regret of the cell that the world's study names fastest."""
+    found = recommend(world.spec, world.plan, lines)["fastest"]
+    return world.regret(place_of(found["params"]) if present(found) else None)
 
 
 PARTS = {

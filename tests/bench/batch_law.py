@@ -78,35 +78,38 @@ RATES: Mapping[str, Rates] = {
 
 @dataclass
 class Tally:
-    """Errors and hits of one figure over draws."""
+    """Estimates of one figure over draws, None where there was none."""
 
     truth: float
-    hits: list[bool] = field(default_factory=list)
-    errors: list[float] = field(default_factory=list)
+    found: list[Estimate | None] = field(default_factory=list)
 
-    def add(self, estimate: Estimate | None) -> None:
-        """One draw's estimate; an end that it lacks is infinite, and with no estimate nothing is held."""
-        if estimate is None:
-            self.hits.append(False)
-            return
-        low = -math.inf if estimate.low is None else estimate.low
-        self.hits.append(low <= self.truth <= (math.inf if estimate.high is None else estimate.high))
-        self.errors.append(estimate.value - self.truth)
+    def held(self, wider: float = 1.0) -> list[bool]:
+        """Whether each interval held the truth, or would if its ends were so many times as far off.
+
+        An end that it lacks is infinite, and without an estimate nothing is held.
+        """
+        return [each is not None and _off(each, self.truth) <= wider for each in self.found]
 
     @property
-    def coverage(self) -> float:
-        """Share of the draws whose interval held the truth."""
-        return statistics.fmean(self.hits)
+    def errors(self) -> list[float]:
+        """Over the truth, of the estimates that there are."""
+        return [each.value / self.truth - 1 for each in self.found if each is not None]
 
     @property
     def error(self) -> float:
         """Median size of the error over the truth."""
-        return statistics.median(map(abs, self.errors)) / self.truth
+        return statistics.median(map(abs, self.errors))
 
     @property
     def bias(self) -> float:
         """Median error over the truth."""
-        return statistics.median(self.errors) / self.truth
+        return statistics.median(self.errors)
+
+
+def _off(estimate: Estimate, truth: float) -> float:
+    """How far off the truth is, over how far off the interval's end on its side is."""
+    end = estimate.low if truth < estimate.value else estimate.high
+    return 0.0 if end is None or truth == estimate.value else (truth - estimate.value) / (end - estimate.value)
 
 
 def drawn_law(sizes: Sequence[int], rates: Rates, generator: random.Random) -> BatchLaw:
@@ -122,16 +125,16 @@ def drawn_law(sizes: Sequence[int], rates: Rates, generator: random.Random) -> B
     return BatchLaw.of(steps_to_target(np.array(places), arrived(values, where), np.random.default_rng(0)))
 
 
-def law_tallies(sizes: Sequence[int], rates: Rates, draws: int) -> dict[str, Tally]:
+def law_tallies(sizes: Sequence[int], rates: Rates, draws: int, seed: int = 0) -> dict[str, Tally]:
     """S_min, B_crit, E_min and, unless the rates are known, the exponent over draws."""
-    truth, generator = rates.truth(), random.Random(0)
+    truth, generator = rates.truth(), random.Random(seed)
     truths = {"s_min": truth.s_min, "b_crit": truth.b_crit, "e_min": truth.s_min * truth.b_crit}
     truths |= {"exponent": truth.exponent} if len(rates.octaves) != 1 else {}
     tallies = {name: Tally(value) for name, value in truths.items()}
     for _ in range(draws):
         law = drawn_law(sizes, rates, generator)
         for name, tally in tallies.items():
-            tally.add(getattr(law, name))
+            tally.found.append(getattr(law, name))
     return tallies
 
 
@@ -141,7 +144,7 @@ def law_rows(draws: int) -> Rows:
     usual, first = "5 rates, neighbours take 16 % more steps", next(iter(SIZES))
     for sizes, rates in [*((each, usual) for each in SIZES), *((first, each) for each in RATES if each != usual)]:
         tallies = law_tallies(SIZES[sizes], RATES[rates], draws)
-        shares = [f"{tallies[name].coverage:.1%}" if name in tallies else "–" for name in FIGURES]
+        shares = [f"{statistics.fmean(tallies[name].held()):.1%}" if name in tallies else "–" for name in FIGURES]
         errors = [f"{tallies[name].error:.1%} ({tallies[name].bias:+.1%})" for name in ("s_min", "b_crit")]
         rows.append([sizes, rates, *shares, *errors])
     return rows
@@ -152,7 +155,7 @@ def noise_tally(trainings: int, draws: int, scatter: float) -> Tally:
     tally, generator = Tally(300.0), random.Random(0)
     for _ in range(draws):
         squares = [generator.gauss(1.0, scatter) for _ in range(trainings)]
-        tally.add(ratio_of_means([300 * generator.gauss(1.0, scatter) for _ in range(trainings)], squares))
+        tally.found.append(ratio_of_means([300 * generator.gauss(1.0, scatter) for _ in range(trainings)], squares))
     return tally
 
 
@@ -164,7 +167,7 @@ def seed_tally(seeds: int, draws: int, missed: float = 0.0) -> Tally:
             math.inf if generator.random() < missed else 100 * math.exp(generator.gauss(0, 0.05)) for _ in range(seeds)
         ]
         interval = over_seeds(times) or {}
-        tally.add(Estimate(value=statistics.median(times), low=interval["low"], high=interval["high"]))
+        tally.found.append(Estimate(value=statistics.median(times), low=interval["low"], high=interval["high"]))
     return tally
 
 

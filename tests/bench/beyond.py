@@ -18,7 +18,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from scalestudy.experiments.analysis.laws.step_seconds import step_seconds
-from scalestudy.experiments.analysis.laws.step_terms import Place
+from scalestudy.experiments.analysis.laws.step_terms import Place, Vector
 from tests.bench.held_out import held_out_seed
 from tests.support.step_worlds import KINDS, StepWorld
 from tests.support.tables import Part, Rows
@@ -44,57 +44,57 @@ HEADER = [
 
 @dataclass
 class Told:
-    """Predictions at a multiple of the workers timed. widths: of identifiable worlds, infinite if refused."""
+    """Predictions at a multiple of the workers timed, of the worlds of a kind.
 
-    held: list[bool] = field(default_factory=list)
-    widths: list[float] = field(default_factory=list)
-    errors: list[float] = field(default_factory=list)
+    The methods take by how many times the ends of intervals, in logarithms, lie further from the middle than is told.
+    """
 
-    @property
-    def coverage(self) -> float:
-        """Share of the predictions whose interval holds the truth."""
-        return statistics.fmean(self.held)
+    logs: list[Vector] = field(default_factory=list)  # of lower end, middle and upper end over the truth (3,)
+    refused: list[bool] = field(default_factory=list)  # whether no law fits
+    identifiable: list[bool] = field(default_factory=list)
 
-    @property
-    def answered(self) -> float:
+    def held(self, wider: float = 1.0) -> list[bool]:
+        """Whether each interval holds the truth, of those that are told."""
+        ends = (each[1] + wider * (each - each[1]) for each in self._told)
+        return [bool(low <= 0 <= high) for low, _, high in ends]
+
+    def widths(self, wider: float = 1.0) -> list[float]:
+        """Upper over lower end in the identifiable worlds, infinite if refused."""
+        return [
+            math.inf if refused else math.exp(wider * (each[2] - each[0]))
+            for each, refused, identifiable in zip(self.logs, self.refused, self.identifiable, strict=True)
+            if identifiable
+        ]
+
+    def answered(self, wider: float = 1.0) -> float:
         """Share of the identifiable worlds whose interval is narrow."""
-        return statistics.fmean(width <= WIDEST for width in self.widths)
+        return statistics.fmean(width <= WIDEST for width in self.widths(wider))
 
     @property
-    def width(self) -> float:
-        """Median of upper over lower end, over identifiable worlds."""
-        return statistics.median(self.widths)
+    def median_error(self) -> float:
+        """Of the middles that are told."""
+        return statistics.median(abs(math.exp(each[1]) - 1) for each in self._told)
+
+    @property
+    def _told(self) -> list[Vector]:
+        return [each for each, refused in zip(self.logs, self.refused, strict=True) if not refused]
 
 
-@dataclass
-class Outcome:
-    """Of a kind of world. refused: whether no law fits, by draw."""
-
-    twice: Told = field(default_factory=Told)
-    four_times: Told = field(default_factory=Told)
-    refused: list[bool] = field(default_factory=list)
-
-
-def predictions(kind: str, draws: int, seed: int) -> Outcome:
-    """Worlds of a kind, timed, fitted and predicted."""
-    generator, outcome = np.random.default_rng(seed), Outcome()
+def predictions(kind: str, draws: int, seed: int) -> tuple[Told, Told]:
+    """Worlds of a kind, timed, fitted and predicted at twice and at four times the workers."""
+    generator, found = np.random.default_rng(seed), (Told(), Told())
     for _ in range(draws):
         world = StepWorld.draw(generator, kind)
         batch = int(generator.choice(BATCHES))
         law = step_seconds(timed(world, generator))
         identifiable = is_identifiable(world, batch, generator)
-        outcome.refused.append(law.misfit)
-        for told, times in ((outcome.twice, 2), (outcome.four_times, 4)):
+        for told, times in zip(found, (2, 4), strict=True):
             workers = times * WORKERS[-1]
-            truth = world.seconds(workers, batch)
-            draws = law.at(workers, batch / workers, nodes=world.nodes(workers))
-            low, value, high = np.exp(np.quantile(draws, [0.05, 0.5, 0.95])).tolist()
-            if not law.misfit:
-                told.held.append(low <= truth <= high)
-                told.errors.append(abs(value / truth - 1))
-            if identifiable:
-                told.widths.append(math.inf if law.misfit else high / low)
-    return outcome
+            predicted = law.at(workers, batch / workers, nodes=world.nodes(workers))
+            told.logs.append(np.quantile(predicted, [0.05, 0.5, 0.95]) - math.log(world.seconds(workers, batch)))
+            told.refused.append(law.misfit)
+            told.identifiable.append(identifiable)
+    return found
 
 
 def timed(world: StepWorld, generator: np.random.Generator) -> list[Place]:
@@ -129,19 +129,18 @@ def beyond(folder: Path, *, small: bool = False) -> Rows:
     """A row a kind of world."""
     rows = []
     for index, kind in enumerate(KINDS):
-        found = predictions(kind, FEW_DRAWS if small else DRAWS, held_out_seed("beyond") + index)
-        twice, four = found.twice, found.four_times
+        twice, four = predictions(kind, FEW_DRAWS if small else DRAWS, held_out_seed("beyond") + index)
         told = [
-            f"{twice.coverage:.0%}",
-            f"{twice.answered:.0%} of {len(twice.widths)}",
-            f"{twice.width:.2f}",
-            f"{statistics.median(twice.errors):.1%}",
-            f"{four.coverage:.0%}",
-            f"{four.width:.2f}",
-            f"{statistics.median(four.errors):.1%}",
-            f"{statistics.fmean(found.refused):.0%}",
+            f"{statistics.fmean(twice.held()):.0%}",
+            f"{twice.answered():.0%} of {len(twice.widths())}",
+            f"{statistics.median(twice.widths()):.2f}",
+            f"{twice.median_error:.1%}",
+            f"{statistics.fmean(four.held()):.0%}",
+            f"{statistics.median(four.widths()):.2f}",
+            f"{four.median_error:.1%}",
+            f"{statistics.fmean(twice.refused):.0%}",
         ]
-        rows.append([kind, str(len(found.refused)), *told])
+        rows.append([kind, str(len(twice.refused)), *told])
     return rows
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from scalestudy.experiments.judging.facts import Suspicion
 from tests.bench.held_out import held_out_seed
-from tests.support.judging import share
+from tests.bench.judging import share
 from tests.support.suspicious_worlds import THRESHOLDS, suspected
 from tests.support.tables import Part, Rows
 

@@ -1,6 +1,6 @@
 """`make bench BENCH=next`: what the trainings that `recommend --next` lists are worth, at equal worker-seconds.
 
-Each draw is a world (`tests.support.next_worlds`): an ordinary study of one seed, of which a fifth of the trials ran.
+Each draw is a world (`tests.bench.next_worlds`): an ordinary study of one seed, of which a fifth of the trials ran.
 Each rule spends half of what these took, and `recommend` names the fastest cell anew: right is one within 5 % of the
 best of all cells, tried or not. All rules get the same worlds and, of a cell and seed, the same training, so the
 differences from `--next` are paired. Goals: no rule is better by three standard errors.
@@ -24,7 +24,7 @@ import numpy as np
 
 from scalestudy.experiments.analysis.answers.next_look import WITHIN
 from tests.bench.held_out import held_out_seed
-from tests.support.next_worlds import RULES, Begun, Promise, promises
+from tests.bench.next_worlds import RULES, Begun, Promise, promises
 from tests.support.tables import Part, Rows
 
 NOISES = (0.05, 0.1, 0.2)

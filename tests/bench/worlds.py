@@ -1,12 +1,12 @@
 """`make bench BENCH=worlds`: whether the cell that is named fastest is, and whether its time is what is told.
 
-Each draw is a world (`tests.support.worlds`): a study whose truth is known. An oracle (`tests.support.oracle`) gets the
+Each draw is a world (`tests.support.worlds`): a study whose truth is known. An oracle (`tests.bench.oracle`) gets the
 same records. A row a stratum: noise, seeds and missing trials, once with worlds that follow the laws and once with
 worlds that don't. Everything else is drawn. Goals: right in 0.95 of the oracle's share (0.85 where laws do not hold),
 at most 2 points below the better of cells alone and law alone; the time told 0.97 to 1.03 of the true one; its interval
 holds the truth in 85 to 95 %. A goal is missed where its figure is off by more than three standard errors.
 
-A second table judges verdicts (`tests.support.verdict_worlds`): where every share is below half its threshold any may
+A second table judges verdicts (`tests.bench.verdict_worlds`): where every share is below half its threshold any may
 come up in 5 % of the draws; what is at twice its threshold has to in 80 %.
 """
 
@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 
 from tests.bench.held_out import held_out_seed
-from tests.support.judging import Verdict, judged, middle, share
+from tests.bench.judging import Verdict, judged, middle, share
+from tests.bench.verdict_worlds import CAUSES, verdicts_drawn
 from tests.support.tables import Part, Rows
-from tests.support.verdict_worlds import CAUSES, verdicts_drawn
 from tests.support.worlds import World
 
 NOISES, SEEDS, MISSING = (0.05, 0.1, 0.2), (1, 3, 5), (0.0, 0.8)
@@ -72,7 +72,7 @@ def _row(seed: int, draws: int, number: int, stratum: tuple[float, int, float, b
     def draw(generator: np.random.Generator) -> World:
         return World.draw(generator, noise=noise, seeds=seeds, missing=missing, bend=bent)
 
-    found = judged(seed + number, range(draws), draw, others=True)
+    found = judged(seed + number, range(draws), draw, by_law=True)
     return [
         f"{noise:.0%}",
         str(seeds),

@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from scalestudy.experiments.analysis import recommend
 from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.answers.evidence import Evidence
 from scalestudy.experiments.analysis.answers.next_look import WITHIN, Over, Room, Wanted, decide
-from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.plan.plan import TrialPlan, make_plan
 from scalestudy.experiments.plan.timing_runs import TIMED_SECONDS, TIMED_STEPS, timed_steps
 from scalestudy.experiments.spec.study_spec import StudySpec
@@ -166,32 +164,6 @@ def timing_line(trial: TrialPlan, step: float, start: float) -> dict[str, Any]:
     }
 
 
-def grid_regret(world: World) -> float:
-    """The regret of the cell that the whole grid's study names fastest."""
-    return _regret(world, world.trials())
-
-
-def random_regret(searched: Searched) -> float:
-    """The same of random cells and seeds of the grid, for as many worker-seconds as the search took."""
-    world, spent = searched.world, 0.0
-    trials = world.trials()
-    kept = []
-    for index in np.random.default_rng(world.draw_seed).permutation(len(trials)):
-        trial = trials[index]
-        seconds = trial["train_seconds"] * searched.slower * (1 + EVALUATION)
-        spent += seconds * trial["params"]["num_gpus"]
-        if spent > searched.worker_seconds:
-            break
-        kept.append(trial)
-    return _regret(world, kept)
-
-
 def worker_seconds(lines: Sequence[Mapping[str, Any]]) -> float:
     """What the trials of some lines took."""
     return math.fsum(line["wall_seconds"] * line["params"]["num_gpus"] for line in lines)
-
-
-def _regret(world: World, lines: Sequence[dict[str, Any]]) -> float:
-    """The regret of the cell that the world's study names fastest."""
-    found = recommend(world.spec, world.plan, lines)["fastest"]
-    return world.regret(place_of(found["params"]) if present(found) else None)

@@ -12,7 +12,7 @@ SPEC = (
     "sweep: {{num_gpus: {workers}, batch_size: {batches}, learning_rate: {rates}, seed: {seeds}{sweep}}}\n{more}"
 )
 DEFAULTS = {
-    "epochs": 60,
+    "epochs": 32,
     "train": "",
     "targets": "[0.8]",
     "workers": "[1]",

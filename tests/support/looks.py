@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,7 @@ class Looking:
     asked: list[TrialPlan] = field(default_factory=list)
     running: list[TrialPlan] = field(default_factory=list)
     evidence: Evidence | None = None
+    over: Over | None = None
 
     @property
     def plan(self) -> Plan:
@@ -122,9 +124,9 @@ class Looking:
         """The records so far, analysed."""
         return Analysis(self.spec, self.plan, self.lines)
 
-    def start(self) -> TrialPlan:
-        """Begin the next look, which there is."""
-        decision = self.decide()
+    def start(self, decision: Decision | None = None) -> TrialPlan:
+        """Begin the next look, which there is. decision: that was just made."""
+        decision = decision or self.decide()
         assert isinstance(decision, Wanted), decision
         self.running.append(decision.trial)
         self.asked.append(decision.trial)
@@ -151,10 +153,19 @@ class Looking:
         for _ in range(MOST_LOOKS):
             decision = self.decide()
             if isinstance(decision, Over):
+                self.over = decision
                 return decision
-            self.end(self.start())
+            self.end(self.start(decision))
         raise AssertionError("the search did not end")
 
     def kinds(self) -> Sequence[str]:
         """What the looks so far are for."""
         return [trial.look.kind for trial in self.asked if trial.look]
+
+
+@cache
+def finished_search() -> Looking:
+    """A search that ran to its end, one look at a time, and is not changed."""
+    search = Looking()
+    assert search.run() == Over(why="sure")
+    return search

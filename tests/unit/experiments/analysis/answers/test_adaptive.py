@@ -2,12 +2,13 @@
 
 import pytest
 
+from scalestudy.experiments.analysis.answers.adaptive import adaptive_part
 from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.answers.next_look import Over
 from scalestudy.experiments.analysis.answers.summary import summarise, summary_of
 from scalestudy.experiments.analysis.text.answer import answer_lines
 from scalestudy.experiments.plan.plan import make_plan
-from tests.support.looks import TEXT, Looking, step_seconds, steps_of
+from tests.support.looks import TEXT, Looking, finished_search, step_seconds, steps_of
 from tests.support.synthetic_studies import TINY, spec_of, strict
 from tests.support.synthetic_studies import summary_of as synthetic_summary
 
@@ -18,9 +19,7 @@ def looking(*overrides, **parts):
 
 @pytest.fixture(scope="module")
 def whole():
-    search = looking()
-    assert search.run() == Over(why="sure")
-    return search
+    return finished_search()
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,7 @@ def part(summary):
 
 def part_of(search, lines=None, wall_seconds=None):
     shown = Looking(spec=search.spec, lines=search.lines if lines is None else lines, asked=search.asked)
-    return strict(summary_of(shown.analysis, wall_seconds))["adaptive"]
+    return strict(adaptive_part(shown.analysis, wall_seconds))
 
 
 def test_a_study_of_another_search_has_no_such_part():
@@ -210,9 +209,9 @@ def failing(search, count):
 
 
 def test_fresh_seeds_that_fail_are_told_and_those_that_ended_count(whole, part):
-    rows = part_of(whole, failing(whole, 4))["confirmation"]
-    assert [(row["seeds"], row["confirmed"]) for row in rows] == [(3, True), (3, True)]
-    assert part_of(whole, failing(whole, 4))["why"] == "4 of 10 fresh seeds failed"
+    some = part_of(whole, failing(whole, 4))
+    assert [(row["seeds"], row["confirmed"]) for row in some["confirmation"]] == [(3, True), (3, True)]
+    assert some["why"] == "4 of 10 fresh seeds failed"
     none = part_of(whole, failing(whole, 10))
     assert none["why"] == "10 of 10 fresh seeds failed"
     for row in none["confirmation"]:
@@ -230,12 +229,12 @@ def test_fresh_seeds_of_an_earlier_choice_do_not_make_up_for_those_that_are_miss
     assert found["why"] is not None
 
 
-def test_the_interval_is_of_seeds_that_reach_the_target_however_many_are_lost(whole):
+def test_the_interval_is_of_seeds_that_reach_the_target_however_many_are_lost(whole, part):
     """A seed diverged at the rate of the choice: the predicted time is not ten times as long for it."""
     line = next(line for line in whole.lines if line["params"]["learning_rate"] == 0.2 and line["kind"] == "training")
     lost = {**line, "trial_id": "f" * 12, "status": "diverged", "epochs": line["epochs"][:1]}
     lost["look"] = {**line["look"], "number": 90}
-    before, after = part_of(whole)["confirmation"], part_of(whole, [*whole.lines, lost])["confirmation"]
+    before, after = part["confirmation"], part_of(whole, [*whole.lines, lost])["confirmation"]
     assert [row["high"] for row in after] == pytest.approx([row["high"] for row in before], rel=0.2)
 
 

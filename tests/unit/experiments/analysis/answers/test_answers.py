@@ -12,52 +12,48 @@ import numpy as np
 import pytest
 
 from scalestudy.experiments.analysis import recommend
+from tests.bench.judging import Verdict, judged, middle, share
 from tests.support.in_process import scalestudy
-from tests.support.judging import Verdict, judged, middle, share
 from tests.support.worlds import World
 
-DRAWS = 24
+DRAWS = 20
 
 
 @cache
-def verdicts(noise: float, seeds: int, missing: float, bend: bool) -> list[Verdict]:
+def verdicts(noise: float, seeds: int, missing: float, bend: bool, draws: int) -> list[Verdict]:
     """Draws of a stratum."""
 
     def draw(generator: np.random.Generator) -> World:
         return World.draw(generator, noise=noise, seeds=seeds, missing=missing, bend=bend)
 
-    return judged(16, range(DRAWS), draw, others=(noise, seeds, missing, bend) == NOISY)
+    return judged(16, range(draws), draw)
 
 
-NOISY = (0.2, 1, 0.0, False)
-"""Where cells alone, and the law alone, are judged too."""
+NOISY = (0.2, 1, 0.0, False, DRAWS)
+
+
+@pytest.mark.parametrize(("by", "right"), [("right", True), ("of_cells", False)])
+def test_the_fastest_cell_is_named_about_as_often_as_by_an_oracle(by, right):
+    """The wrong law takes each cell's own median: of 20 draws it is as often right in fewer than one case of 20."""
+    found = verdicts(*NOISY)
+    named, oracle = (share(getattr(each, name) for each in found) for name in (by, "of_oracle"))
+    assert (oracle - 0.1 <= named <= oracle + 0.13) == right
 
 
 @pytest.mark.parametrize(
     ("noise", "seeds", "missing", "widest"),
     [(0.2, 1, 0.0, 1.8), (0.1, 3, 0.8, 1.45), pytest.param(0.05, 5, 0.0, 1.12, marks=pytest.mark.chaos)],
 )
-def test_the_fastest_cell_is_named_about_as_often_as_by_an_oracle_and_its_time_is_told(noise, seeds, missing, widest):
-    found = verdicts(noise, seeds, missing, False)
-    right, oracle = share(each.right for each in found), share(each.of_oracle for each in found)
-    assert oracle - 0.13 <= right <= oracle + 0.13
+def test_the_fastest_cell_s_time_is_told(noise, seeds, missing, widest):
+    found = verdicts(noise, seeds, missing, False, DRAWS if missing == 0.0 else 10)
+    assert share(each.of_oracle for each in found) - 0.2 <= share(each.right for each in found)
     assert 0.92 <= middle(found) <= 1.06
     assert share(each.covered for each in found) >= 0.75
     assert 1.0 < median(each.width for each in found if each.width is not None) <= widest
 
 
-def test_the_law_alone_is_right_no_more_often_where_it_holds():
-    found = verdicts(*NOISY)
-    assert abs(share(each.right for each in found) - share(each.of_law for each in found)) <= 0.13
-
-
-def test_cells_alone_are_wrong_much_more_often():
-    found = verdicts(*NOISY)
-    assert share(each.of_cells for each in found) <= share(each.right for each in found) - 0.2
-
-
 def test_where_the_laws_do_not_hold_it_is_still_mostly_right():
-    found = verdicts(0.1, 1, 0.0, True)
+    found = verdicts(0.1, 1, 0.0, True, 12)
     oracle = share(each.of_oracle for each in found)
     assert 0.75 * oracle <= share(each.right for each in found) <= min(1.0, oracle + 0.13)
 

@@ -24,7 +24,13 @@ from tests.support.timed_studies import packed_study, stopped_after
 from tests.support.trials import Law, slow_down
 
 TARGET = 0.8
-SIZE = {"workers": "[1, 2]", "batches": "[128, 256, 512]", "rates": "[0.1, 0.2, 0.4]", "seeds": "[0, 1, 2]"}
+SIZE = {
+    "workers": "[1, 2]",
+    "batches": "[128, 256, 512]",
+    "rates": "[0.1, 0.2, 0.4]",
+    "seeds": "[0, 1, 2]",
+    "epochs": 60,
+}
 CELL = "workers=1 batch=256 lr=0.2"
 
 

@@ -1,10 +1,12 @@
 """What to choose, on what evidence."""
 
+import copy
 import math
 
 import pytest
 
-from scalestudy.experiments.analysis import recommend, summarise
+from scalestudy.experiments.analysis import recommend
+from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.measures.parts import present
 from scalestudy.experiments.analysis.text.sentences import recommendation_lines
 from tests.support.batch_studies import BatchTruth
@@ -56,9 +58,12 @@ def test_the_true_optimum_is_found():
 def test_choices_follow_what_is_asked():
     spec, plan, trials = study_of(TEXT, Law(learning=130))
     assert recommend(spec, plan, trials, accuracy=0.5)["target"] == 0.5
-    assert recommend(spec, plan, trials, max_gpus=1)["fastest"]["num_gpus"] == 1
+    one = recommend(spec, plan, trials, max_gpus=1, by="cost")
+    assert one["fastest"]["num_gpus"] == 1
+    assert one["choice"] == one["cheapest"]
+    fitted = Analysis(spec, plan, trials)
     for by, role in (("cost", "cheapest"), ("time", "fastest"), (None, "recommended")):
-        found = recommend(spec, plan, trials, by=by)
+        found = fitted.recommend(by=by)
         assert found["choice"] == found[role]
     none = recommend(spec, plan, trials, accuracy=0.999)
     assert "no cell reached a test accuracy of 0.999" in none["fastest"]["why"]
@@ -68,10 +73,11 @@ def test_choices_follow_what_is_asked():
 
 def test_cells_that_are_too_large_are_not_chosen_but_still_tell_of_the_others():
     spec, plan, trials = study_of(TEXT, Law(learning=130, noise=0.05))
-    every, allowed = recommend(spec, plan, trials), recommend(spec, plan, trials, max_gpus=1)
+    fitted = Analysis(spec, plan, trials)
+    every, allowed = fitted.recommend(), fitted.recommend(max_gpus=1)
     label = allowed["fastest"]["label"]
     assert every["fastest"]["num_gpus"] > 1 == allowed["fastest"]["num_gpus"]
-    by_label = {row["label"]: row for row in summarise(spec, plan, trials)["time_to_target"] if row["target"] == 0.8}
+    by_label = {row["label"]: row for row in fitted.times(0.8).rows}
     assert allowed["fastest"]["seconds"] == by_label[label]["seconds"]
     alone = recommend(spec, plan, [trial for trial in trials if trial["params"]["num_gpus"] == 1])
     assert alone["fastest"]["seconds"] != allowed["fastest"]["seconds"]
@@ -86,12 +92,16 @@ TWO_SIZES = TEXT.replace("[1, 2, 4]", "[1, 4]")
 
 @pytest.fixture(scope="module")
 def noisy():
-    """Recommend from a noisy study, whose cheapest cell takes `over` as long as its fastest."""
-    spec, plan, trials = study_of(TWO_SIZES, NOISY)
+    """Recommend from a noisy study, fitted once, whose cheapest cell takes `over` as long as its fastest."""
+    fitted = Analysis(*study_of(TWO_SIZES, NOISY))
 
-    def asked(confidence=0.5, **wishes):
-        targets = spec.targets.model_copy(update={"confidence": confidence})
-        return recommend(spec.model_copy(update={"targets": targets}), plan, trials, **wishes)
+    def asked(confidence=0.5, tolerance=0.1, **wishes):
+        again = copy.copy(fitted)
+        targets = fitted.spec.targets.model_copy(update={"confidence": confidence, "tolerance": tolerance})
+        again.spec = fitted.spec.model_copy(update={"targets": targets})
+        return again.recommend(**wishes)
+
+    fitted.recommend()
 
     return asked, asked()["cheapest"]["ratio"]["value"]
 
@@ -168,10 +178,11 @@ def test_between_cells_of_the_same_trainings_no_seed_settles_it():
 
 
 def test_without_targets_the_cheapest_of_those_that_are_as_good_as_the_best():
-    spec, plan, trials = batch_study(targets="[]", workers="[1, 2]", seeds="[0, 1, 2, 3, 4]", epochs=60)
-    found = recommend(spec, plan, trials)
+    grid = {"workers": "[1, 2]", "batches": "[64, 128, 256]", "rates": "[0.1, 0.2, 0.4]"}
+    fitted = Analysis(*batch_study(targets="[]", seeds="[0, 1, 2, 3, 4]", epochs=20, **grid))
+    found = fitted.recommend()
     best, chosen = found["best_accuracy"], found["recommended"]
-    rows = {row["label"]: row for row in summarise(spec, plan, trials)["cells"]}
+    rows = {row["label"]: row for row in fitted.rows}
 
     def spent(label):
         return rows[label]["epoch_seconds"]["value"] * rows[label]["params"]["num_gpus"]
@@ -208,7 +219,9 @@ def test_five_seeds_are_no_longer_provisional():
 
 
 def test_a_choice_names_its_evidence_and_what_it_can_not_be_told_apart_from():
-    found = recommend(*batch_study(BatchTruth(noise=0.2), workers="[1, 2]", seeds="[0, 1, 2, 3, 4]"))
+    found = recommend(
+        *batch_study(BatchTruth(noise=0.2), workers="[1, 2]", rates="[0.2, 0.4, 0.8]", seeds="[0, 1, 2, 3, 4]")
+    )
     fastest = found["fastest"]
     assert fastest["evidence"] == {"cells": [fastest["label"]], "seeds": 5, "kind": "measured"}
     assert fastest["ties"]
@@ -241,7 +254,9 @@ def test_the_evidence_of_a_cell_with_lent_trainings_is_these():
 
 def test_a_clear_choice_has_neither_ties_nor_caveats():
     truth = BatchTruth(noise=0.001, curvature=0.5)
-    fastest = recommend(*batch_study(truth, workers="[1, 2]", seeds="[0, 1, 2, 3, 4]"))["fastest"]
+    fastest = recommend(*batch_study(truth, workers="[1, 2]", rates="[0.1, 0.2, 0.4, 0.8]", seeds="[0, 1, 2, 3, 4]"))[
+        "fastest"
+    ]
     assert (fastest["ties"], fastest["caveats"]) == ([], [])
 
 

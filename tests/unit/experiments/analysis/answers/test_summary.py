@@ -242,7 +242,7 @@ STEPS_APART = [
 """Damages after which a search without bounds for the likeliest curvature overflows."""
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(st.sampled_from([*STUDIES]), st.lists(DAMAGES, max_size=4), st.integers(0, 1000))
 @example("of batch sizes", STEPS_APART, 81)
 def test_damaged_records_never_raise(study, damages, seed):

@@ -14,7 +14,7 @@ from scalestudy.experiments.analysis.measures.trial import Trial
 from scalestudy.experiments.plan.timing_flags import TimingFlag
 from scalestudy.experiments.plan.timing_runs import timing_trials
 from tests.support.known_laws import Constants, StepLaw, figures
-from tests.support.synthetic_studies import strict, study_of
+from tests.support.synthetic_studies import spec_of, strict, study_of
 from tests.support.timed_studies import lent_study
 from tests.support.trials import make_timings
 
@@ -32,8 +32,7 @@ def cells_of(text=TEXT, law=LAW, change=None, **keywords):
 
 
 def throughput(cells, recommendation=None, **keywords):
-    spec, _, _ = study_of(TEXT, LAW)
-    return throughput_part(Posterior(spec, cells, **keywords), recommendation)
+    return throughput_part(Posterior(spec_of(TEXT), cells, **keywords), recommendation)
 
 
 @pytest.fixture(scope="module")

@@ -75,7 +75,7 @@ def test_a_batch_size_that_was_not_tried_has_the_interval_of_a_new_cell():
         return special.ndtr(above) - special.ndtr(below)
 
     new, alone = [], []
-    for seed in range(20):
+    for seed in range(10):
         law = law_of(steps(100, 200, sizes), sizes, RATES[1:4], scatter=0.05, deviation=deviation, seed=seed)
         draws, told = law.untried(1024), law.steps(1024)
         assert np.median(draws) == pytest.approx(math.log(told.value), abs=0.02)

@@ -13,7 +13,7 @@ from scipy import stats
 from scalestudy.experiments.analysis.laws.step_figures import StepFigures, why_no_law
 from scalestudy.experiments.analysis.laws.step_seconds import DRAWS, step_seconds
 from scalestudy.experiments.analysis.laws.step_terms import Place
-from tests.bench.beyond import WIDEST, predictions, timed
+from tests.bench.beyond import predictions, timed
 from tests.bench.laws import HEADER, beyond, identified, left_out, rows
 from tests.support.known_laws import WORKERS, Constants, any_law, figures, identified_law, timings
 from tests.support.step_worlds import KINDS, StepWorld
@@ -36,7 +36,7 @@ def seconds(found, workers, share, **keywords):
     return np.exp(np.quantile(found.at(workers, share, **keywords), [0.05, 0.5, 0.95])).tolist()
 
 
-@settings(max_examples=25)
+@settings(max_examples=6)
 @given(st.integers(0, 100_000))
 def test_without_noise_the_law_is_found_again(seed):
     generator = np.random.default_rng(seed)
@@ -52,19 +52,15 @@ def test_without_noise_the_law_is_found_again(seed):
 
 def test_a_place_lies_between_what_was_timed_and_the_law():
     """A run a place, 10 % off: together they are nearer the truth than each alone."""
-    generator = np.random.default_rng(1)
-    truth = [float(LAW.step_seconds(count, 64)) for count in (1, 2, 4, 8)]
-    truth += [float(LAW.step_seconds(count, 256)) for count in (1, 2, 4, 8)]
-    alone, together = [], []
-    for _ in range(30):
-        seen = [
-            Place(num_gpus=count, per_worker_batch=share, seconds=(value * math.exp(generator.normal(0, 0.1)),))
-            for (share, count), value in zip([(m, k) for m in (64, 256) for k in (1, 2, 4, 8)], truth, strict=True)
-        ]
-        alone.append([math.log(place.seconds[0] / value) for place, value in zip(seen, truth, strict=True)])
-        together.append(step_seconds(seen).mean - np.log(truth))
+    generator, alone, together = np.random.default_rng(1), [], []
+    exact = timings(LAW, generator, shares=(64, 256), noise=0.0, seeds=1)
+    for _ in range(8):
+        off = generator.normal(0, 0.1, len(exact))
+        seen = [replace(each, seconds=(each.seconds[0] * math.exp(by),)) for each, by in zip(exact, off, strict=True)]
+        alone.append(off)
+        together.append(step_seconds(seen).mean - np.log([each.seconds[0] for each in exact]))
     assert np.std(together) < 0.9 * np.std(alone)
-    assert abs(np.mean(together)) < 0.02
+    assert abs(np.mean(together)) < 0.03
 
 
 def test_many_runs_of_a_place_outweigh_the_law():
@@ -74,21 +70,37 @@ def test_many_runs_of_a_place_outweigh_the_law():
     assert found.mean[4] == pytest.approx(float(np.log(off.seconds).mean()), abs=0.01)
 
 
-@pytest.mark.parametrize("noise", [0.02, 0.1])
-def test_intervals_of_timed_places_hold_the_truth_as_often_as_they_say(noise):
-    """Cells deviate from the law by 3 %; the truth is that of the cell."""
-    generator, held = np.random.default_rng(3), []
-    for _ in range(25):
+HELD = 0.8, 0.99
+"""The share of 90 % intervals that hold the truth in some hundred draws, at least 84."""
+WIDTHS = pytest.mark.parametrize(("wider", "right"), [(1.0, True), (1 / 3, False), (3.0, False)])
+"""The wrong laws: intervals of a third, and of thrice the width. They hold too seldom, or always, in 20 of 20 seeds."""
+
+
+def holds_as_told(held):
+    return HELD[0] <= statistics.fmean(held) <= HELD[1]
+
+
+@pytest.fixture(scope="module", params=[0.02, 0.1])
+def timed_places(request):
+    """Posteriors at places, less the truth: cells deviate from the law by 3 %, and the truth is that of the cell."""
+    generator, found = np.random.default_rng(3), []
+    for _ in range(7):
         law = any_law(generator)
         exact = timings(law, generator, noise=0.0, seeds=1)
         truth = [place.seconds[0] * math.exp(generator.normal(0, 0.03)) for place in exact]
         seen = [
-            replace(place, seconds=tuple(value * np.exp(generator.normal(0, noise, 2))))
+            replace(place, seconds=tuple(value * np.exp(generator.normal(0, request.param, 2))))
             for place, value in zip(exact, truth, strict=True)
         ]
-        low, high = np.quantile(step_seconds(seen).draws, [0.05, 0.95], axis=0)
-        held += ((low <= np.log(truth)) & (np.log(truth) <= high)).tolist()
-    assert 0.84 <= statistics.fmean(held) <= 0.96
+        found.append(np.quantile(step_seconds(seen).draws, [0.05, 0.5, 0.95], axis=0) - np.log(truth))
+    return np.hstack(found)
+
+
+@WIDTHS
+def test_intervals_of_timed_places_hold_the_truth_as_often_as_they_say(timed_places, wider, right):
+    low, middle, high = timed_places
+    held = (middle + wider * (low - middle) <= 0) & (middle + wider * (high - middle) >= 0)
+    assert holds_as_told(held) == right
 
 
 def test_one_place_is_enough():
@@ -217,12 +229,9 @@ def test_an_overlap_that_hardly_matters_is_not_identified():
 # --- known laws, found again from noisy timings; `make bench` does it with 1,000 draws --------------------------------
 
 
-STUDIES = 100
+STUDIES = 24
 LEAST_HELD = int(stats.binom.ppf(0.001, STUDIES, 0.86))
-"""Of 100 intervals that hold the truth in 86 of 100 cases, fewer do so once in a thousand: 75."""
-MOST_HELD = int(stats.binom.ppf(0.98, STUDIES, 0.94))
-"""Of 100 intervals that hold the truth in 94 of 100 cases, more do so 15 times in a thousand: 98. A bound that is
-passed once in a thousand would be 100 of 100, which no interval passes, however wide."""
+"""Of 24 intervals that hold the truth in 86 of 100 cases, fewer do so once in a thousand: 15."""
 
 
 @pytest.fixture(scope="module")
@@ -236,21 +245,32 @@ def test_constants_are_within_a_tenth(scores, name):
 
 
 @pytest.mark.parametrize("name", figures(LAW))
-def test_intervals_hold_the_truth_as_often_as_they_say(scores, name):
-    assert LEAST_HELD <= sum(scores[name].held) <= MOST_HELD
+def test_no_constant_s_interval_is_too_narrow(scores, name):
+    assert sum(scores[name].held()) >= LEAST_HELD
 
 
+@WIDTHS
+def test_intervals_of_constants_hold_the_truth_as_often_as_they_say(scores, wider, right):
+    assert holds_as_told([each for score in scores.values() for each in score.held(wider)]) == right
+
+
+BLIND = pytest.mark.parametrize("blind", [False, True])
+"""The wrong law takes all workers for one: it is outside in 19 of 20 seeds at least."""
+
+
+@BLIND
 @pytest.mark.parametrize("workers", [(1, 2, 4, 8), (1, 2)])
-def test_times_at_places_left_out_are_within_a_tenth_whatever_the_law(workers):
-    assert left_out(20, any_law, workers).median_error < 0.10
+def test_times_at_nine_of_ten_places_left_out_are_within_a_tenth_whatever_the_law(workers, blind):
+    assert (left_out(14, any_law, workers, blind=blind).error_of_most < 0.10) != blind
 
 
-def test_twice_the_workers():
-    assert beyond(10, identified_law).median_error < 0.10
+@BLIND
+def test_twice_the_workers(blind):
+    assert (beyond(4, identified_law, blind=blind).median_error < 0.10) != blind
 
 
 def test_the_table_of_the_bench():
-    assert all(len(row) == len(HEADER) for row in rows(2))
+    assert all(len(row) == len(HEADER) for row in rows(1))
 
 
 # --- far from what was timed ------------------------------------------------------------------------------------------
@@ -268,31 +288,34 @@ def test_a_ring_that_saturates_is_no_line():
             assert high < 2 * low
 
 
-KIND_DRAWS = 15
+KIND_DRAWS = 6
+"""`make bench BENCH=beyond` has 300 a kind."""
+
+
+@pytest.fixture(scope="module")
+def further():
+    """By kind, predictions at twice and at four times the workers timed."""
+    return {kind: predictions(kind, KIND_DRAWS, seed=3) for kind in KINDS}
 
 
 @pytest.mark.parametrize("kind", ["ring", "tree", "log-latency", "spine", "stragglers"])
-def test_beyond_the_sizes_timed_intervals_hold_the_truth_and_are_narrow(kind):
-    """Nominal 90 %, at least 80 % promised; `make bench BENCH=beyond` has 300 draws a kind."""
-    found = predictions(kind, KIND_DRAWS, seed=16)
-    for told in (found.twice, found.four_times):
-        assert binomial(0.80) <= sum(told.held)
-        assert all(width > 1.01 for width in told.widths)  # no interval without an end
-    assert statistics.fmean(width <= WIDEST for width in found.twice.widths) >= 0.8
-    assert found.four_times.width <= 3
-    assert len(found.twice.widths) > 0.8 * KIND_DRAWS
+def test_beyond_the_sizes_timed_intervals_are_narrow(further, kind):
+    twice, four_times = further[kind]
+    for told in (twice, four_times):
+        assert all(width > 1.01 for width in told.widths())  # no interval without an end
+    assert twice.answered() >= 0.8
+    assert statistics.median(four_times.widths()) <= 3
+    assert len(twice.widths()) >= 0.8 * KIND_DRAWS
 
 
-def binomial(share):
-    """Fewer than so many of the draws have a chance of one in a hundred where each has this chance."""
-    return int(stats.binom.ppf(0.01, KIND_DRAWS, share))
+@WIDTHS
+def test_beyond_the_sizes_timed_intervals_hold_the_truth_as_often_as_they_say(further, wider, right):
+    held = [each for found in further.values() for told in found for each in told.held(wider)]
+    assert holds_as_told(held) == right
 
 
-def test_over_all_kinds_intervals_are_not_too_wide_either():
-    found = [predictions(kind, 7, seed=3) for kind in KINDS]
-    held = [each for outcome in found for each in outcome.twice.held]
-    assert 0.8 <= statistics.fmean(held) <= 0.99
-    assert statistics.fmean(each for outcome in found for each in outcome.refused) < 0.08
+def test_laws_of_every_kind_fit(further):
+    assert statistics.fmean(each for twice, _ in further.values() for each in twice.refused) < 0.08
 
 
 # --- timings that are far off -----------------------------------------------------------------------------------------
@@ -301,7 +324,8 @@ def test_over_all_kinds_intervals_are_not_too_wide_either():
 def test_one_timing_three_times_too_long_in_a_hundred_moves_no_figure_by_a_twentieth():
     hundred = timings(LAW, np.random.default_rng(0), noise=0.03)  # 20 places, five repeats
     before = StepFigures(step_seconds(hundred))
-    for index, place in enumerate(hundred):
+    for index in range(0, len(hundred), 4):  # all numbers of workers, all batches
+        place = hundred[index]
         first, *others = place.seconds
         spoilt = [*hundred]
         spoilt[index] = replace(place, seconds=(3 * first, *others))
@@ -314,7 +338,7 @@ def test_a_place_timed_once_and_three_times_too_long_moves_a_step_by_little():
     shares = np.geomspace(32, 512, 25).tolist()
     hundred = timings(LAW, np.random.default_rng(0), shares=shares, seeds=1, noise=0.03)
     before = step_seconds(hundred)
-    for index in range(0, len(hundred), 9):
+    for index in range(0, len(hundred), 33):
         spoilt = [*hundred]
         spoilt[index] = replace(hundred[index], seconds=(3 * hundred[index].seconds[0],))
         after = step_seconds(spoilt)

@@ -124,13 +124,12 @@ def test_trainings_that_diverged_count_as_they_would_in_the_grid():
     assert by_label(summary["cells"])[label]["epoch_seconds"]["value"] is None
 
 
-@pytest.mark.parametrize("count", [0, 1, 5, 12])
-def test_a_study_that_was_cut_off_gives_what_it_has(count, study):
-    for trials in (study.trained[:count], [*study.trained, *study.timings[:count]], [*study.timings[:count]]):
-        summary = summarise(study.spec, study.plan, trials)
-        json.dumps(summary, allow_nan=False)
-        assert len(summary["cells"]) == 12
-        book_table(summary)
+@pytest.mark.parametrize(("trained", "timed"), [(0, 0), (1, 0), (12, 0), (12, 5), (0, 5), (0, 12)])
+def test_a_study_that_was_cut_off_gives_what_it_has(trained, timed, study):
+    summary = summarise(study.spec, study.plan, [*study.trained[:trained], *study.timings[:timed]])
+    json.dumps(summary, allow_nan=False)
+    assert len(summary["cells"]) == 12
+    book_table(summary)
 
 
 def test_every_training_failed():

@@ -8,7 +8,7 @@ from scalestudy.experiments.analysis.measures.units import LONGEST_LINE, MOST_LI
 from scalestudy.experiments.analysis.text.answer import answer_lines
 from scalestudy.experiments.analysis.text.looks import confirmed_words, look_words, search_words
 from scalestudy.experiments.report.tables import looks_table
-from tests.support.looks import TEXT, Looking
+from tests.support.looks import TEXT, Looking, finished_search
 from tests.support.synthetic_studies import spec_of
 
 ROW = {
@@ -110,7 +110,6 @@ def test_a_search_for_the_cheapest_lowers_a_cost():
 def studies():
     """Summaries of searches that ended in different ways."""
     ways = (
-        ([], None),
         (["search.objective=cost_to_target"], None),
         (["budget.trials=12"], None),
         (["budget.trials=1"], None),
@@ -119,6 +118,8 @@ def studies():
         ([], "out_of_memory"),
         ([], "failed"),
     )
+    done = finished_search()
+    yield done.over, summary_of(done.analysis, 600.0)
     for overrides, status in ways:
         search = Looking(spec=spec_of(TEXT, *overrides), ends=lambda trial, status=status: status)
         over = search.run()

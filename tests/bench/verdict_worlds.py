@@ -38,12 +38,14 @@ def verdicts_drawn(
     seeds: int = 10,
     seed: int = 5,
     law: bool = False,
+    times: float = 2.0,
+    others: float = 0.5,
 ) -> list[set[str]]:
     """The causes that come up in each of so many studies.
 
-    cause: at twice its threshold; all others, or all if it is None, are at 0.02 to 0.5 of theirs. noises: of a phase,
-    from and to. law: whether there is a step's law, by which a fixed cost is judged. The recommended cell has one
-    worker or two, by turns.
+    cause: at so many times its threshold; the others, or all if it is None, are at 0.02 to `others` of theirs. noises:
+    of a phase, from and to. law: whether there is a step's law, by which a fixed cost is judged. The recommended cell
+    has one worker or two, by turns.
     """
     generator = np.random.default_rng(seed)
     spec, plan, trials = study_of(
@@ -53,8 +55,8 @@ def verdicts_drawn(
     )
     found = []
     for draw in range(draws):
-        times = {each: generator.uniform(0.02, 0.5) for each in CAUSES} | ({cause: 2.0} if cause else {})
-        shares = {each: times[each] * THRESHOLDS[each] for each in CAUSES}
+        at = {each: generator.uniform(0.02, others) for each in CAUSES} | ({cause: times} if cause else {})
+        shares = {each: at[each] * THRESHOLDS[each] for each in CAUSES}
         drawn = _drawn(trials, shares, float(generator.uniform(*noises)), generator)
         cells = gather(plan, drawn, ACCURACY)
         rows = timing_rows(cells, {cell.label: cell_row(cell)["epoch_seconds"] for cell in cells})

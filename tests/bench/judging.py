@@ -1,22 +1,19 @@
 """What a recommendation is worth in a world whose truth is known."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from unittest.mock import patch
 
 import numpy as np
 
-from scalestudy.experiments.analysis import recommend
+from scalestudy.experiments.analysis.answers.analysis import Analysis
 from scalestudy.experiments.analysis.answers.posterior import Posterior
 from scalestudy.experiments.analysis.answers.target_times import times_to
 from scalestudy.experiments.analysis.laws import shrinkage, step_seconds
-from scalestudy.experiments.analysis.measures.cells import gather
-from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from scalestudy.experiments.analysis.measures.parts import present
-from scalestudy.experiments.plan.plan import label
-from tests.support.oracle import fastest
+from tests.bench.oracle import fastest
 from tests.support.worlds import TARGET, World, place_of
 
 NEAR = 1.05
@@ -31,8 +28,8 @@ class Verdict:
 
     right, and of_oracle, of_cells (each cell's own median), of_law: whether the fastest cell is. told: its time as
     reported over the true one. covered: whether its interval holds that. width: its upper over its lower end. near:
-    whether the recommended cell is truly
-    within the tolerance of the one named fastest. saved: its true cost over that one's.
+    whether the recommended cell is truly within the tolerance of the one named fastest. saved: its true cost over that
+    one's.
     """
 
     right: bool
@@ -46,38 +43,38 @@ class Verdict:
     saved: float | None = None
 
 
-def judge(world: World, *, others: bool = False) -> Verdict:
-    """A world's recommendation judged. others: also those of cells alone and of the law alone."""
+def judge(world: World, *, by_law: bool = False) -> Verdict:
+    """A world's recommendation judged. by_law: also that of the law alone."""
     trials = world.trials()
     best = min(world.seconds(place_of(trial["params"])) for trial in trials)
     oracle = fastest(world, trials)
     of_oracle = oracle is not None and world.seconds(oracle) <= NEAR * best
-    found = recommend(world.spec, world.plan, trials)
+    analysis = Analysis(world.spec, world.plan, trials)
+    found, rows = analysis.recommendation, analysis.times(TARGET).rows
     if not present(found["fastest"]):
         return Verdict(right=False, of_oracle=of_oracle)
-    named, chosen = (place_of(found[role]["params"]) for role in ("fastest", "recommended"))
-    true, interval = world.seconds(named), found["fastest"]["interval"]
-    of_cells = of_law = None
-    if others:
-        cells = gather(world.plan, trials, ACCURACY)
-        rows = times_to(Posterior(world.spec, cells), [TARGET])[TARGET].rows
-        measured = {row["label"]: row["measured_seconds"] for row in rows if row["measured_seconds"] is not None}
+    places = {cell.label: place_of(cell.params) for cell in analysis.cells}
+
+    def is_right(times: Mapping[str, float]) -> bool:
+        return world.seconds(places[min(times, key=lambda name: times[name])]) <= NEAR * best
+
+    of_law = None
+    if by_law:
         straight = {"LIKELY_DEVIATION": STRAIGHT, "DEVIATION_FACTOR": 0.01}
         with (
             patch.multiple(shrinkage, **straight, SPREADS=(STRAIGHT, *shrinkage.SPREADS)),
             patch.multiple(step_seconds, **straight),
         ):
-            law = {
-                row["label"]: row["seconds"] for row in times_to(Posterior(world.spec, cells), [TARGET])[TARGET].options
-            }
-        places = {label(cell.params): place_of(cell.params) for cell in cells}
-        of_cells, of_law = (
-            world.seconds(places[min(times, key=lambda name: times[name])]) <= NEAR * best for times in (measured, law)
-        )
+            options = times_to(Posterior(world.spec, analysis.cells), [TARGET])[TARGET].options
+        of_law = is_right({row["label"]: row["seconds"] for row in options})
+    named, chosen = (place_of(found[role]["params"]) for role in ("fastest", "recommended"))
+    true, interval = world.seconds(named), found["fastest"]["interval"]
     return Verdict(
         right=true <= NEAR * best,
         of_oracle=of_oracle,
-        of_cells=of_cells,
+        of_cells=is_right(
+            {row["label"]: row["measured_seconds"] for row in rows if row["measured_seconds"] is not None}
+        ),
         of_law=of_law,
         told=found["fastest"]["seconds"] / true,
         covered=interval["low"] <= true <= interval["high"],
@@ -88,10 +85,10 @@ def judge(world: World, *, others: bool = False) -> Verdict:
 
 
 def judged(
-    seed: int, draws: Iterable[int], draw: Callable[[np.random.Generator], World], *, others: bool = False
+    seed: int, draws: Iterable[int], draw: Callable[[np.random.Generator], World], *, by_law: bool = False
 ) -> list[Verdict]:
     """Verdicts of worlds, each drawn by a generator of its own."""
-    return [judge(draw(np.random.default_rng([seed, number])), others=others) for number in draws]
+    return [judge(draw(np.random.default_rng([seed, number])), by_law=by_law) for number in draws]
 
 
 def share(values: Iterable[bool | None]) -> float:

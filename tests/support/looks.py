@@ -116,7 +116,8 @@ class Looking:
 
     def decide(self) -> Decision:
         """What comes next."""
-        self.evidence = Evidence.of(self.spec, self.plan, self.analysis.usable, self.evidence)
+        analysis = self.analysis
+        self.evidence = Evidence.of(self.spec, analysis.plan, analysis.usable, self.evidence)
         return decide(self.evidence, self.running, self.room)
 
     @property

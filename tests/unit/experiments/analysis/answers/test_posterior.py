@@ -41,6 +41,12 @@ def known():
     return plan, trials
 
 
+@pytest.fixture(scope="module")
+def usual(known):
+    """Its times, seconds by cell."""
+    return times(*known)
+
+
 def halves(plan, trials, target=TARGET, *, pooled=True):
     """The study's cells, the steps to the target and the seconds of a step."""
     cells = gather(plan, trials, ACCURACY)
@@ -74,18 +80,18 @@ def changed(trials, change, **params):
 ONE = {"num_gpus": 1, "batch_size": 256, "learning_rate": 0.2}
 
 
-def test_the_same_records_give_the_same_draws_whatever_their_order(known):
+def test_the_same_records_give_the_same_draws_whatever_their_order(known, usual):
     plan, trials = known
     first, again = (estimated(plan, each, TARGET, pooled=True) for each in (trials, trials))
     assert (first.labels, first.mean.tolist()) == (again.labels, again.mean.tolist())
     assert (first.draws == again.draws).all()
-    assert times(plan, trials[::-1]) == pytest.approx(times(plan, trials))
+    assert times(plan, trials[::-1]) == pytest.approx(usual)
 
 
-def test_one_outlying_run_moves_no_cell(known):
+def test_one_outlying_run_moves_no_cell(known, usual):
     plan, trials = known
     slow = times(plan, changed(trials, partial(slow_down, factor=3.0), **ONE, seed=1))
-    for label, seconds in times(plan, trials).items():
+    for label, seconds in usual.items():
         assert slow[label] == pytest.approx(seconds, rel=0.05)
 
 
@@ -106,10 +112,9 @@ def test_one_timing_run_of_a_hundred_that_is_far_too_slow_moves_no_cell():
     assert slow != usual
 
 
-def test_a_place_of_which_every_run_is_slow_is_slow(known):
+def test_a_place_of_which_every_run_is_slow_is_slow(known, usual):
     plan, trials = known
     slow = times(plan, changed(trials, slow_down, num_gpus=1, batch_size=256))
-    usual = times(plan, trials)
     assert slow[CELL] / usual[CELL] > 1.5
 
 
@@ -167,21 +172,21 @@ def test_the_epochs_of_cells_that_differ_in_workers_alone_cancel(known):
         assert ratios[0].std() < 0.5 * found.draws[:, place[f"workers=1 batch={batch} lr=0.1"]].std()
 
 
-def test_the_first_epoch_s_warm_up_is_part_of_the_time(known):
+def test_the_first_epoch_s_warm_up_is_part_of_the_time(known, usual):
     plan, trials = known
 
     def warmed_up(trial):
         trial["epochs"][0]["train_seconds"] += 7.0
 
-    usual, slow = times(plan, trials), times(plan, changed(trials, warmed_up, num_gpus=1))
+    slow = times(plan, changed(trials, warmed_up, num_gpus=1))
     for label, seconds in usual.items():
         assert slow[label] == pytest.approx(seconds + (7.0 if label.startswith("workers=1") else 0.0), rel=1e-6)
 
 
-def test_seeds_that_ran_out_of_memory_delay_the_median_of_their_cell_alone(known):
+def test_seeds_that_ran_out_of_memory_delay_the_median_of_their_cell_alone(known, usual):
     plan, trials = known
     lost = changed(trials, lambda trial: trial.update(status="out_of_memory", epochs=[]), **ONE, seed=1)
-    usual, slow = times(plan, trials), times(plan, lost)
+    slow = times(plan, lost)
     assert slow[CELL] > 1.01 * usual[CELL]
     assert slow["workers=2 batch=256 lr=0.2"] == pytest.approx(usual["workers=2 batch=256 lr=0.2"], rel=0.01)
 
@@ -208,7 +213,7 @@ def test_a_cell_has_the_same_time_asked_as_a_cell_and_asked_as_any_place(known):
         assert learnt.beside(*params).logs == pytest.approx(found.learnt_of([place])[:, 0]), cell.label
 
 
-def test_timings_in_doubt_stand_for_their_own_cells_alone(known):
+def test_timings_in_doubt_stand_for_their_own_cells_alone(known, usual):
     """Beside sound ones they are no repeats, and where there are no others the law does not draw them near."""
     plan, trials = known
 
@@ -216,7 +221,6 @@ def test_timings_in_doubt_stand_for_their_own_cells_alone(known):
         slow_down(trial, factor=2.0)
         trial["flags"] = ["shared_node"]
 
-    usual = times(plan, trials)
     beside = times(plan, changed(trials, disturbed, num_gpus=1, batch_size=256, seed=1))
     assert beside == pytest.approx(usual, rel=0.02)
     alone = times(plan, changed(trials, disturbed, num_gpus=1, batch_size=256))

@@ -1,12 +1,10 @@
-"""docs/chapter: each script runs on this machine, and prints what its page says of it. Sizes are small."""
+"""docs/chapter: its index, and what its scripts compute; tests/long/test_chapter.py runs them."""
 
 from __future__ import annotations
 
 import importlib
 import re
-import subprocess
 import sys
-from functools import cache
 from types import ModuleType
 
 import pytest
@@ -19,28 +17,7 @@ from tests.support.studies import REPOSITORY
 
 CHAPTER = REPOSITORY / "docs" / "chapter"
 SCRIPTS = sorted(file.stem for file in CHAPTER.glob("*.py") if file.stem != "lesson")
-
-
-@cache
-def printed(name: str) -> str:
-    """What the script prints; one process for all tests of it."""
-    command = [sys.executable, f"docs/chapter/{name}.py", "--device", "cpu", "--quick"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
-def rows(name: str, heading: str) -> list[list[str]]:
-    """The rows of the table whose first heading is this one."""
-    lines = iter(printed(name).splitlines())
-    next(line for line in lines if line.startswith(f"{heading}  "))
-    found = []
-    for line in lines:
-        cells = re.split(r" {2,}", line)
-        if len(cells) == 1:
-            break
-        found.append(cells)
-    return found
+CPU = torch.device("cpu")
 
 
 def script(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
@@ -49,22 +26,11 @@ def script(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-def numbers(cells: list[str]) -> list[float]:
-    return [float(cell) for cell in cells]
-
-
 def test_the_index_gives_every_script_as_a_command_and_pages_name_no_other() -> None:
     commands = set(re.findall(r"`python docs/chapter/(\w+)\.py", page_text("docs/chapter/index.md")))
     assert commands == {*SCRIPTS}
     named = {name for page in page_names() for name in re.findall(r"docs/chapter/([a-z_]+)\.py", page_text(page))}
     assert named <= commands
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_begins_with_its_question_and_tells_where_it_runs(name: str) -> None:
-    question, where, *_ = printed(name).splitlines()
-    assert question.endswith("?")
-    assert re.fullmatch(r"on CPU, \d+ cores, \d+ threads, torch \S+, small sizes \(--quick\): .*", where)
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
@@ -75,118 +41,26 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, cap
     assert "there is no CUDA device here; choose cpu" in capsys.readouterr().err
 
 
-def test_on_a_cpu_an_operation_has_ended_when_its_call_returns_and_a_thread_s_has_not() -> None:
-    _numpy, eager, thread, _reduced = rows("asynchronous", "how")
-    assert eager[0] == "eager on cpu"
-    assert float(eager[-1]) > 0.9
-    assert float(thread[-1]) < 0.5
-    assert {answer for _, answer in rows("asynchronous", "call")} == {"there is nothing to wait for"}
-
-
-def test_two_ranks_sum_asynchronously() -> None:
-    queued, finished, _ = numbers(rows("asynchronous", "how")[-1][1:])
-    assert 0 < queued < finished
-    assert "the sum is right\n" in printed("asynchronous")
-
-
-def test_one_wait_at_the_end_costs_less_than_one_after_each_operation() -> None:
-    for each, once in zip(*[iter(rows("asynchronous", "operation"))] * 2, strict=True):
-        assert (each[1], once[1]) == ("after each", "once")
-        assert float(each[2]) > float(once[2])
-
-
-def test_a_front_end_that_waits_holds_no_more_batches_than_its_lead() -> None:
-    each, two, once = (float(peak) for _, _, peak in rows("queue_depth", "the front end waits"))
-    assert each == 1  # MiB, of one batch
-    assert 1 <= two <= 3  # the one that is made, and two before it
-    assert 1 <= once <= 12
-
-
-def test_a_program_as_text_is_slowest_where_nothing_of_it_is_done_before() -> None:
-    """A hundred times; what is left of the others is too short to compare on a busy machine."""
-    times, results = zip(*(cells[1:] for cells in rows("compile", "program")), strict=True)
-    assert set(results) == {"10"}
-    first, *others = numbers([*times])
-    assert first > max(others)
-
-
-def test_a_traced_model_gives_the_same() -> None:
-    ((model, *_, difference),) = rows("compile", "model")
-    assert model == "lenet"
-    assert float(difference) < 1e-5
-
-
-def test_what_depends_on_data_breaks_the_graph_and_what_depends_on_shapes_does_not() -> None:
-    found = {name: (breaks, *ways) for name, breaks, *ways in rows("tracing", "in the function")}
-    assert [name for name, (breaks, *_) in found.items() if breaks == "1"] == [
-        *("print", ".item()", "if x.sum() > 0", "for: rounds by data")
+def test_the_rebinding_allreduce_leaves_replicas_apart_and_the_cure_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    chapter = script(monkeypatch, "allreduce")
+    assert [chapter.step(chapter.rebinding_allreduce, [CPU] * count) for count in (2, 4)] == [
+        [[3, 3], [3, 2], "no"],
+        [[10, 10, 10, 10], [10, 2, 3, 4], "no"],
     ]
-    assert {compiled for _, compiled, *_ in found.values()} == {"same"}
-    for name in ("print", "if x.sum() > 0", "for: rounds by data"):
-        assert found[name][2].startswith("refused"), name  # fullgraph=True
-    assert found["print"][3] == "same result, prints nothing"
-    assert found["if x.shape[0] > 2"] == found["for: 3 rounds"] == ("0", "same", "same", "same")
-
-
-def test_the_exported_model_is_the_same_one_elsewhere() -> None:
-    compared = rows("export", "examples")
-    assert [examples for examples, *_ in compared] == ["2", "5", "64"]  # traced with 2
-    assert all(float(difference) < 1e-6 and same == "yes" for _, difference, same in compared)
-    assert "loaded 0 modules of this project" in printed("export")
-
-
-def test_the_exported_program_is_lenet_s() -> None:
-    assert [operation.split(".")[1] for _, operation, _ in rows("export", "name")] == [
-        *("conv2d", "relu", "avg_pool2d") * 2,
-        *("flatten", "linear", "relu", "linear"),
-    ]
-    assert "504 are parameters" in printed("export")  # KiB of 129,068 numbers
-    assert "both run the same operations: yes" in printed("export")
-
-
-def test_operations_that_run_together_give_the_same_results() -> None:
-    found = rows("parallel", "work")
-    assert [cells[-1] for cells in found] == ["yes"] * 3
-    for _, in_turn, _, together, gain, _, _ in found:
-        assert float(gain) == pytest.approx(float(in_turn) / float(together), rel=2e-3)
-    cores = int(re.search(r"on (\d+) threads of one core", printed("parallel"))[1])
-    assert float(found[0][-2]) == pytest.approx(10 / -(-10 // cores), rel=1e-3)  # ten equal operations in rounds
-
-
-def test_the_hidden_share_is_what_both_at_once_save_of_the_shorter_one() -> None:
-    found = rows("overlap", "two things")
-    assert len(found) == 3
-    for _, *cells in found:
-        first, second, in_turn, at_once, hidden = numbers(cells)
-        rounding = 1e-3 * (in_turn + at_once) / min(first, second)  # of four digits
-        assert hidden == pytest.approx((in_turn - at_once) / min(first, second), rel=1e-3, abs=rounding)
-    assert "products and sums are right\n" in printed("overlap")
-
-
-def test_the_rebinding_allreduce_leaves_replicas_apart_and_the_cure_does_not() -> None:
-    assert rows("allreduce", "replicas") == [
-        ["2", "rebinds data[i]", "[3, 3]", "[3, 2]", "no"],
-        ["2", "writes into data[i]", "[3, 3]", "[3, 3]", "yes"],
-        ["4", "rebinds data[i]", "[10, 10, 10, 10]", "[10, 2, 3, 4]", "no"],
-        ["4", "writes into data[i]", "[10, 10, 10, 10]", "[10, 10, 10, 10]", "yes"],
+    assert [chapter.step(chapter.allreduce, [CPU] * count) for count in (2, 4)] == [
+        [[3, 3], [3, 3], "yes"],
+        [[10, 10, 10, 10], [10, 10, 10, 10], "yes"],
     ]
 
 
-def test_the_book_s_functions_print_what_the_book_prints() -> None:
-    assert rows("allreduce", "device") == [
-        ["cpu", "[[1.0, 1.0]]", "[[3.0, 3.0]]"],
-        ["cpu", "[[2.0, 2.0]]", "[[3.0, 3.0]]"],
-    ]
-    assert "[[10, 11, 12, 13, 14], [15, 16, 17, 18, 19]]  [2, 3]" in printed("allreduce")
-
-
-def test_processes_sum_and_their_speeds_follow_from_message_and_time() -> None:
-    found = rows("allreduce", "backend")
-    assert [cells[:3] for cells in found] == [["gloo", "2", "1"], ["gloo", "2", "64"]]  # ranks, KiB
-    for _, *cells in found:
-        _, size, taken, algorithm, bus = numbers(cells)
-        assert algorithm == pytest.approx(size * 1024 / (taken / 1e3) / 1e6, rel=1e-3, abs=0.06)  # MB/s
-        assert bus == algorithm  # 2(k - 1)/k = 1 of two ranks
+def test_the_book_s_functions_give_what_the_book_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    chapter = script(monkeypatch, "allreduce")
+    data = [torch.ones(1, 2), torch.full((1, 2), 2.0)]
+    chapter.allreduce(data)
+    assert [tensor.tolist() for tensor in data] == [[[3.0, 3.0]]] * 2
+    parts = chapter.split_batch(torch.arange(20).reshape(4, 5), torch.arange(4), [CPU] * 2)
+    assert [labels.tolist() for _, labels in parts] == [[0, 1], [2, 3]]
+    assert parts[1][0].tolist() == [[10, 11, 12, 13, 14], [15, 16, 17, 18, 19]]
 
 
 def test_bandwidths_are_those_of_nccl_tests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,4 +73,4 @@ def test_a_wrong_sum_of_processes_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(dist, "barrier", lambda: None)
     monkeypatch.setattr(dist, "all_reduce", lambda tensor: None)
     with pytest.raises(RuntimeError, match=r"all_reduce of 1 … 2 gave \[1\.0\], not 3"):
-        script(monkeypatch, "allreduce").time_sums(Worker(0, 2, torch.device("cpu")), (1024,), 1)
+        script(monkeypatch, "allreduce").time_sums(Worker(0, 2, CPU), (1024,), 1)

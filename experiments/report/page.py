@@ -5,6 +5,7 @@ Names, messages and every other text of a study are untrusted, so the template e
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,7 @@ def reasons(lacking: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
     return [{"titles": titles, "why": why} for why, titles in found.items()]
 
 
+@cache
 def _template() -> Any:
     """Return the page without its texts. It escapes them all, and fails if one is missing."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined

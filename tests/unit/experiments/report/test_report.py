@@ -113,25 +113,22 @@ def test_what_the_study_does_not_support_is_not_drawn_and_said(page, tmp_path):
     assert "Batch size and learning rate. The study" not in said
 
 
-def test_the_same_trials_give_the_same_bytes(folder):
+def test_the_same_trials_give_the_same_bytes_and_the_wall_time_is_kept(folder):
     before = {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
     write_report(folder)
     assert {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()} == before
+    assert json.loads(before[folder.summary_file])["cost"]["wall_seconds"] == 99.0
 
 
-def test_the_wall_time_is_kept_when_the_report_is_rebuilt(folder):
-    write_report(folder)
-    assert json.loads(folder.summary_file.read_text())["cost"]["wall_seconds"] == 99.0
-
-
-def test_that_every_trial_got_fresh_workers_is_said_and_kept_when_the_report_is_rebuilt(folder):
+def test_that_every_trial_got_fresh_workers_is_said_and_kept_when_the_report_is_rebuilt(tmp_path):
+    folder = folder_of(tmp_path / "x", "name: x")
     write_report(folder, fresh_workers="it was kept")
     words = "Every trial got fresh workers: it was kept."
     assert words in Page(write_report(folder).read_text("utf-8")).said
     assert words not in Page(write_report(folder, fresh_workers="").read_text("utf-8")).said
 
 
-MANY = [round(0.01 * 1.2**power, 4) for power in range(20)]
+MANY = [round(0.01 * 1.2**power, 4) for power in range(13)]
 CASES = {
     "one trial": ("name: x", {}),
     "all failed": (TEXT, {"endings": {"*": "failed"}}),
@@ -139,23 +136,21 @@ CASES = {
     "all diverged": (TEXT, {"endings": {"*": "diverged"}}),
     "no target reached": (TEXT, {"law": Law(learning=0.1)}),
     "no targets": ("name: x\nsweep: {num_gpus: [1, 2]}", {}),
-    "forty cells": (
-        "name: x\ntargets: {accuracy: [0.5]}\nsweep: {num_gpus: [1, 2, 4, 8], batch_size: [32, 64, 128, 256, 512], "
-        "learning_rate: [0.1, 0.2]}",
+    "on GPUs": (
+        "name: x\ntargets: {accuracy: [0.5]}\nsweep: {num_gpus: [1, 2], batch_size: [32, 128]}",
         {"device": "cuda"},
     ),
     "long names": (
-        "name: x\nsweep: {num_gpus: [1, 2], train.gradient_sync: [ddp, naive], train.optimizer.momentum: [0, 0.9], "
+        "name: x\nsweep: {num_gpus: [2], train.gradient_sync: [ddp, naive], train.optimizer.momentum: [0, 0.9], "
         "train.optimizer.weight_decay: [0, 0.001]}",
         {},
     ),
     "many rates": (
-        f"name: x\ntargets: {{accuracy: [0.2]}}\nsweep: {{num_gpus: [1, 2], learning_rate: {MANY}}}",
+        f"name: x\ntargets: {{accuracy: [0.2]}}\nsweep: {{learning_rate: {MANY}}}",
         {"endings": {"workers=1 batch=256 lr=0.01 seed=0": "diverged"}},
     ),
     "two strategies": (
-        "name: x\ntargets: {accuracy: [0.2]}\nsweep: {num_gpus: [1, 2], learning_rate: [0.1, 0.2], "
-        "train.gradient_sync: [ddp, naive]}",
+        "name: x\ntargets: {accuracy: [0.2]}\nsweep: {num_gpus: [1, 2], train.gradient_sync: [ddp, naive]}",
         {"flags": {"*": ["oversubscribed", "of_tomorrow"]}},
     ),
     "perfect": ("name: x\ntargets: {accuracy: [1.0]}", {"law": Law(ceiling=1.0, learning=1e6)}),
@@ -248,7 +243,8 @@ def test_of_many_cells_the_best_are_shown_and_all_are_there(tmp_path):
 
 @pytest.mark.parametrize("samples", [True, False])
 def test_the_report_of_a_loop_names_it_and_nothing_of_the_built_in_one(samples, tmp_path):
-    folder = folder_of(tmp_path / "study", LOOP, LAW, change=partial(as_a_loop_tells, samples=samples))
+    few = LOOP.replace(", 64, 128]", ", 128]").replace("[0.2, 0.4, 0.8], seed: [0, 1]", "[0.4], seed: [0]")
+    folder = folder_of(tmp_path / "study", few, LAW, change=partial(as_a_loop_tells, samples=samples))
     text = write_report(folder).read_text("utf-8")
     check(text)
     assert "The Ray Train loop my_loop:train, 8 reports" in text

@@ -84,7 +84,8 @@ ROWS = [Row.of(block) for block in BLOCKS if not block.startswith("#")]
 
 def test_bad_input_is_refused_in_these_words():
     assert [row for row in ROWS if not row.problems] == []
-    said = [block if block.startswith("#") else lines_of(Row.of(block)) for block in BLOCKS]
+    rows = iter(ROWS)
+    said = [block if block.startswith("#") else lines_of(next(rows)) for block in BLOCKS]
     approved("\n\n".join(said), TABLE)
 
 

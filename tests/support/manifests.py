@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -47,9 +46,3 @@ def pods(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
         **groups,
         **({"submitter": submitter["spec"]} if submitter else {}),
     }
-
-
-def marked_lines(file: Path) -> list[str]:
-    """The lines of a manifest that a user has to change."""
-    lines = file.read_text("utf-8").splitlines()
-    return [line for line in lines if line.rstrip().endswith("# CHANGE")]

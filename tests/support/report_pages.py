@@ -3,9 +3,6 @@
 import re
 from html.parser import HTMLParser
 
-from scalestudy.experiments.report.page import render_page
-from tests.support.rich_study import TEXT, rich_data
-
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 MOST_ROWS = 9
 INLINE = {"strong", "span", "a", "output", "br"}
@@ -94,8 +91,3 @@ def check(text):
     assert not NOT_WORDS.findall(page.said)
     assert "Traceback" not in page.shown
     return page
-
-
-def page_of(summary, data=None):
-    """The page of a summary. data: of its cells; None: those of the rich study."""
-    return check(render_page(summary, TEXT, rich_data() if data is None else data))

@@ -8,7 +8,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from tests.support.manifests import INFRA, KUBERAY, cluster_spec, kuberay, marked_lines, pinned, pods, read
+from tests.support.manifests import INFRA, KUBERAY, cluster_spec, kuberay, pinned, pods, read
 from tests.support.studies import REPOSITORY
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
@@ -27,6 +27,11 @@ def argument(name):
     """The default of a build argument."""
     (value,) = re.findall(rf"^ARG {name}=(\S+)$", DOCKERFILE, re.MULTILINE)
     return value
+
+
+def marked_lines(file):
+    """The lines of a manifest that a user has to change."""
+    return [line for line in file.read_text("utf-8").splitlines() if line.rstrip().endswith("# CHANGE")]
 
 
 def our_image(target):

@@ -15,8 +15,8 @@ from scalestudy.experiments.report.charts import Bars, Chart
 from scalestudy.experiments.report.explorer import explorer_data
 from scalestudy.experiments.report.page import no_verdict, render_page, summary_figures
 from tests.support.approved import approved
-from tests.support.report_pages import page_of
-from tests.support.rich_study import PARTS, estimate, rich_summary, unidentified
+from tests.support.report_pages import check
+from tests.support.rich_study import PARTS, TEXT, estimate, rich_data, rich_summary, unidentified
 from tests.support.synthetic_studies import study_of
 from tests.support.trials import Law
 
@@ -26,6 +26,11 @@ HERE = Path(__file__).parent / "approved"
 @pytest.fixture(scope="module")
 def summary():
     return rich_summary()
+
+
+def page_of(summary, data=None):
+    """The page of a summary. data: of its cells; None: those of the rich study."""
+    return check(render_page(summary, TEXT, rich_data() if data is None else data))
 
 
 def read(summary):

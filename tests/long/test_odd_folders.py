@@ -1,14 +1,17 @@
-"""A study in a folder whose name means something in addresses and shells, which moves between two runs."""
+"""A study in a folder whose name means something in addresses and shells: Ctrl-C stops it, and it goes on elsewhere."""
 
 import json
+import shlex
 import signal
 import sys
+import time
 
 from mlflow import MlflowClient
 
 from scalestudy.experiments.spec.addresses import uri_of
 from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.drivers import Driver, assert_recorded_once
+from tests.support.in_process import scalestudy as in_process
 from tests.support.studies import ran, scalestudy, write_spec
 
 NAME = "50% done? #2 [v1] müll & co; $HOME 'x'"
@@ -24,8 +27,8 @@ class Slow(nn.Sequential):
 def build(num_classes, in_channels):
     return Slow(nn.Flatten(), nn.Linear(in_channels * 784, num_classes))
 """
-SWEEP = {"num_gpus": [1, 2], "batch_size": [64], "learning_rate": [0.1], "seed": [0]}
-EPOCHS = 5
+SWEEP = {"num_gpus": [1], "batch_size": [64], "learning_rate": [0.1, 0.2], "seed": [0]}
+EPOCHS = 4
 REGISTERS = """
 import mlflow
 experiment = mlflow.get_experiment_by_name("small")
@@ -35,19 +38,31 @@ mlflow.pytorch.load_model("models:/odd/1")
 """
 
 
-def test_a_study_that_is_stopped_goes_on_in_the_folder_that_it_was_moved_to(tmp_path):
+def test_a_study_that_ctrl_c_stops_goes_on_in_the_folder_that_it_was_moved_to(tmp_path):
     before, after = tmp_path / NAME, tmp_path / f"then {NAME}"
     before.mkdir()
     (before / "mine.py").write_text(MODEL)
     write_spec(before, workload={"model": "mine:build", "data": "digits"}, sweep=SWEEP, train={"epochs": EPOCHS})
     driver = Driver(before, "runs/odd")
     driver.wait_for("ended", 1)
+    sent = time.monotonic()
     status, printed = driver.send(signal.SIGINT)
     assert status == 130, printed
+    assert time.monotonic() - sent < 30
+    assert "Traceback" not in printed
+    assert "stopped" in printed
+    assert f"to go on: scalestudy resume {shlex.quote(str(driver.folder.path))}" in printed
+    assert driver.folder.report_file.exists()
+    assert len(driver.folder.read_trials()) == 1
     before.rename(after)
+    assert json.loads(in_process("status", "latest", "--json", cwd=after).stdout)["state"] == "stopped"
 
-    for words in (("resume", "latest", "--address", "local"), ("recommend", "latest"), ("ui", "latest", "--sync")):
-        done = scalestudy(*words, cwd=after)
+    for run, *words in (
+        (scalestudy, "resume", "latest", "--address", "local"),
+        (in_process, "recommend", "latest"),
+        (in_process, "ui", "latest", "--sync"),
+    ):
+        done = run(*words, cwd=after)
         assert done.returncode == 0, (words, done.stdout, done.stderr)
         assert "Traceback" not in done.stdout + done.stderr
     folder = StudyFolder(after / "runs" / "odd")

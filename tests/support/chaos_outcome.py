@@ -6,9 +6,12 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.study.folder import MODEL_FILE, StudyFolder
+from tests.support.gloo import gloo_pool
 
 COMPUTED = ("epoch", "steps", "samples", "train_loss", "test_loss", "test_accuracy")
 """What an epoch's record holds that must not depend on what befell the study."""
@@ -37,6 +40,28 @@ def outcome_of(folder: StudyFolder) -> Outcome:
 
 def _computed(epochs: list[dict[str, Any]]) -> Epochs:
     return [tuple(epoch[key] for key in COMPUTED) for epoch in epochs]
+
+
+def in_peace(spec_file: Path) -> Outcome:
+    """The outcome by the training loop alone, with a model that sleeps in its steps: no engine, no Ray, no sleep."""
+    from scalestudy.orchestration.study.folders import read_spec
+    from scalestudy.orchestration.study.ready import check_data
+    from scalestudy.orchestration.study.trials import train_config
+
+    spec = read_spec(spec_file)
+    found = {}
+    with gloo_pool(2) as ranks:
+        for trial in make_plan(spec).trials:
+            config = train_config(trial, check_data(spec))
+            quick = config.replace(model_args={**config.model_args, "seconds": 0.0})
+            found[trial.trial_id] = ("finished", None, ranks.run(trial.params["num_gpus"], _trained, quick)[0])
+    return Outcome(found, Counter(found.keys()))
+
+
+def _trained(worker: Any, config: Any) -> Epochs:
+    from scalestudy.training.loop.train import train
+
+    return _computed([record.to_dict() for record in train(config, worker).records])
 
 
 def differences(expected: Outcome, found: Outcome, raised: int) -> list[str]:

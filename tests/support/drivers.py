@@ -10,6 +10,7 @@ from typing import Any
 from scalestudy.experiments.spec.addresses import is_uri
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
+from scalestudy.orchestration.cluster.connection import Cluster
 from scalestudy.orchestration.groups.events import Ended
 from scalestudy.orchestration.storage.mirror import mirrored
 from tests.support.chaos_outcome import tracking_differences
@@ -69,6 +70,11 @@ class Driver:
         """Exit status and output."""
         printed, _ = self.process.communicate(timeout=150)
         return self.process.returncode, printed
+
+
+def joining(cluster: Cluster) -> dict[str, str]:
+    """The environment of a process that joins a Ray of this one, by its address."""
+    return {name: os.environ[name] for name in cluster.variables}
 
 
 def outcome(folder: StudyFolder) -> dict[str, Any]:

@@ -98,7 +98,7 @@ stop() {
     for file in "$state"/worker-*.pid "$state"/head.pid; do
         [ -f "$file" ] && kill -TERM -- "-$(cat "$file")" 2>/dev/null || true
     done
-    for _ in $(seq 20); do
+    for _ in $(seq 4); do  # `ray start --block` may not end by a signal at all
         kill -0 $(cat "$state"/*.pid) 2>/dev/null || break  # true while any of them is there
         sleep 0.5
     done

@@ -27,6 +27,7 @@ from scalestudy.orchestration.cluster.ray_private import (
     is_without_nodes,
     noted_cluster_address,
     read_variables,
+    refusal_of,
     start_cluster,
 )
 
@@ -257,6 +258,9 @@ def _refuse_unreachable(address: str | None) -> None:
         raise _no_cluster(named, "nobody listens there")
     if not speaks_grpc(host, int(port)):
         raise _no_cluster(named, "what listens there is not Ray")
+    can_ask = _has_token() or os.environ.get("RAY_AUTH_MODE") != "token"
+    if can_ask and (refusal := refusal_of(named)):
+        raise _not_let_in(named, refusal)
 
 
 TOKEN_REMEDY = "set RAY_AUTH_MODE=token, and put the cluster's token into RAY_AUTH_TOKEN or ~/.ray/auth_token"

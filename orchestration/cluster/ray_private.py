@@ -89,6 +89,22 @@ def is_without_nodes(address: str) -> bool:
     return not any(node.state == 0 for node in nodes)  # ALIVE in Ray's protocol
 
 
+def refusal_of(address: str) -> str | None:
+    """Return in which words a cluster's control service refuses this process's token; None if that is not what it does.
+
+    `ray.init` asks again for 20 seconds. Where RAY_AUTH_MODE wants a token and there is none, asking ends this process.
+    """
+    import ray
+
+    try:
+        ray._raylet.GcsClient(address=address)
+    except ray.exceptions.AuthenticationError as error:
+        return str(error)
+    except Exception:  # `ray.init` says what it is
+        return None
+    return None
+
+
 def is_autoscaled() -> bool:
     """Whether an autoscaler adds nodes to the cluster.
 

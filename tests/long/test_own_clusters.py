@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -82,54 +83,66 @@ def test_a_signal_to_all_processes_stops_the_study_and_keeps_what_has_ended(tmp_
     assert driver.folder.report_file.exists()
 
 
-def test_a_cluster_has_its_own_token(tmp_path):
-    """In its folder, which only its owner may enter; nothing is written to the home folder, which may be read-only."""
-    code = """
-cluster = connect("local", num_cpus=1)
-token = os.environ["RAY_AUTH_TOKEN_PATH"]
-print(oct(cluster.home.stat().st_mode)[-3:], token == str(cluster.home / "token"), os.environ["RAY_AUTH_MODE"])
-cluster.disconnect()
-print([name for name in ("RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_TMPDIR") if name in os.environ])
-"""
-    assert printed_by(code, environment(HOME=str(tmp_path))).split("\n") == ["700 True token", "[]"]
-    assert list(tmp_path.iterdir()) == []
-
-
-ASKED = """
-cluster = connect("local", num_cpus=1)
+STARTED = """
+import json
 from ray.dashboard.utils import ray_address_to_api_server_url
-print(ray_address_to_api_server_url(cluster.address))
+
+cluster = connect("local", num_cpus=1)
+print(json.dumps({
+    "home": str(cluster.home),
+    "rights": oct(cluster.home.stat().st_mode)[-3:],
+    "dashboard": ray_address_to_api_server_url(cluster.address),
+    "variables": dict(os.environ),
+}))
 cluster.disconnect()
+print(json.dumps(dict(os.environ)))
 """
 
 
-def test_nobody_answers_for_the_dashboard_that_is_not_started():
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """A cluster, where the user names a folder for Ray, and the one of temporary files has a long path.
+
+    What a process was told before it connected, of its cluster, and its environment afterwards.
+    """
+    home, far = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("far" * 30)
+    with tempfile.TemporaryDirectory(dir="/tmp") as named:
+        told = environment(HOME=str(home), RAY_TMPDIR=named, TMPDIR=str(far))
+        while_connected, afterwards = map(json.loads, printed_by(STARTED, told).splitlines())
+    return told, while_connected, afterwards
+
+
+def test_a_cluster_has_its_own_token(started):
+    """In its folder, which only its owner may enter; nothing is written to the home folder, which may be read-only."""
+    told, cluster, afterwards = started
+    assert cluster["rights"] == "700"
+    assert cluster["variables"]["RAY_AUTH_TOKEN_PATH"] == f"{cluster['home']}/token"
+    assert cluster["variables"]["RAY_AUTH_MODE"] == "token"
+    assert not {"RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"} & afterwards.keys()
+    assert list(Path(told["HOME"]).iterdir()) == []
+
+
+def test_nobody_answers_for_the_dashboard_that_is_not_started(started):
     """Ray Train's cleaner asks there whether a group still lives; another cluster would say no."""
-    host, _, port = printed_by(ASKED, environment()).removeprefix("http://").rpartition(":")
+    _, cluster, _ = started
+    host, _, port = cluster["dashboard"].removeprefix("http://").rpartition(":")
     assert host == "127.0.0.1"
     assert int(port) in QUIET_PORTS
 
 
-LONG_TMPDIR = """
-cluster = connect("local", num_cpus=1)
-print(cluster.home.parent, os.environ["TMPDIR"] == str(cluster.home))
-cluster.disconnect()
-print(os.environ["TMPDIR"])
-"""
+def test_a_long_folder_of_temporary_files_is_replaced(started):
+    """Sockets lie in the temporary folder, and their paths are bounded to some hundred bytes.
+
+    Where Ray's folder is without RAY_TMPDIR: tests/unit/orchestration/cluster/test_connection.py.
+    """
+    told, cluster, afterwards = started
+    assert cluster["variables"]["TMPDIR"] == cluster["home"]
+    assert afterwards["TMPDIR"] == told["TMPDIR"]
 
 
-def test_a_long_folder_of_temporary_files_is_replaced(tmp_path):
-    """Sockets lie in the temporary folder, and their paths are bounded to some hundred bytes."""
-    far = tmp_path / ("far" * 30)
-    far.mkdir()
-    assert printed_by(LONG_TMPDIR, environment(TMPDIR=str(far))).split() == ["/tmp", "True", str(far)]
-
-
-def test_a_folder_that_the_user_names_for_ray_is_used_and_named_again_afterwards():
-    with tempfile.TemporaryDirectory(dir="/tmp") as named:
-        code = "cluster = connect('local', num_cpus=1); print(cluster.home.parent); cluster.disconnect()\n"
-        printed = printed_by(code + "print(os.environ['RAY_TMPDIR'])", environment(RAY_TMPDIR=named))
-        assert printed.split() == [named, named]
+def test_a_folder_that_the_user_names_for_ray_is_used_and_named_again_afterwards(started):
+    told, cluster, afterwards = started
+    assert str(Path(cluster["home"]).parent) == afterwards["RAY_TMPDIR"] == told["RAY_TMPDIR"]
 
 
 HELPERS = """

@@ -32,9 +32,9 @@ from typing import Any
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.groups import actor
+from tests.bench.failing_nodes import FailingNodes
+from tests.bench.faults import FAULTS, NODE_FAULTS, Fault, Strike, Target, plan_strikes, stop_driver
 from tests.support.chaos_outcome import Outcome, differences, model_differences, outcome_of, tracking_differences
-from tests.support.failing_nodes import FailingNodes
-from tests.support.faults import FAULTS, NODE_FAULTS, Fault, Strike, Target, plan_strikes, stop_driver
 from tests.support.faulty_proxy import Gateway, faulty_proxy
 from tests.support.lease_schedules import broken
 from tests.support.processes import named, title_of

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.support.peer_kills import Kills, kill_workers
-from tests.support.peers import LOOPS, SCALESTUDY, WAYS, Sweep, Trained, Way, run
+from tests.bench.peer_kills import Kills, kill_workers
+from tests.bench.peer_ways import LOOPS, SCALESTUDY, WAYS, Sweep, Trained, Way, run
 from tests.support.tables import Part, Rows, print_parts
 
 TRIALS, KILLS, TURNS = 24, 3, 3

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.bench.chaos import EPOCHS, Place, put_to_the_test
+from tests.bench.faults import Strike
 from tests.support.chaos_outcome import in_peace
-from tests.support.faults import Strike
 
 SWEEP = {"num_gpus": [2], "batch_size": [256], "learning_rate": [0.05, 0.1, 0.2], "seed": [0]}
 STRIKES = {"kill worker": 0.1, "stop driver": 0.2, "kill driver": 0.4, "tracking down": 0.5, "corrupt checkpoint": 0.7}

@@ -10,8 +10,8 @@ from scalestudy.orchestration.study.folders import read_spec
 from scalestudy.orchestration.study.ready import check_data
 from scalestudy.orchestration.study.trials import train_config
 from scalestudy.training.loop.train import train
+from tests.bench.peer_ways import OPTUNA, SCALESTUDY, TORCHRUN, Sweep, Way, our_records, our_spec, run
 from tests.support.gloo import gloo_pool
-from tests.support.peers import OPTUNA, SCALESTUDY, TORCHRUN, Sweep, Way, our_records, our_spec, run
 
 TINY = Sweep(num_gpus=[1, 2], batch_size=[64], learning_rate=[0.05], epochs=2)
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from scalestudy.experiments.study.folder import StudyFolder
+from tests.bench.faults import FAULTS, flip_byte, pick, plan_strikes
 from tests.support.chaos_outcome import Outcome, differences, model_differences
-from tests.support.faults import FAULTS, flip_byte, pick, plan_strikes
 
 
 def test_the_faults_of_a_seed_are_always_the_same_and_of_every_kind():

@@ -7,8 +7,8 @@ import yaml
 
 from tests.bench import compare_peers
 from tests.bench.compare_peers import HEADER, TRIALS, Measured, lines_written, sweep_of
-from tests.support.peer_kills import Kills, Loss, loss_of
-from tests.support.peers import LOOPS, OPTUNA, PROGRAMS, SCALESTUDY, TORCHRUN, WAYS, Trained
+from tests.bench.peer_kills import Kills, Loss, loss_of
+from tests.bench.peer_ways import LOOPS, OPTUNA, PROGRAMS, SCALESTUDY, TORCHRUN, WAYS, Trained
 
 
 def test_what_a_user_writes_is_there_and_ours_is_the_shortest():

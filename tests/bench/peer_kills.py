@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from tests.bench.peer_ways import Running, Sweep, Way
 from tests.bench.peers.workload import NOTES, STEP_SECONDS
-from tests.support.peers import Running, Sweep, Way
 
 EPOCHS, STEPS, SLEEP = 6, 12, 0.1
 KILL_AT = 3 * STEPS + STEPS // 2

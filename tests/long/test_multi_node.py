@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support.programs import told_by
+from tests.support.three_raylets import EPOCHS
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def test_a_trial_that_loses_a_node_goes_on_elsewhere_without_a_changed_or_double
     hit = found["hit"]
     assert (hit["status"], hit["attempts"]) == ("finished", 2)
     assert [(lost["attempt"], lost["kind"]) for lost in hit["failures"]] == [(1, "node_lost")]
-    assert [epoch["epoch"] for epoch in hit["epochs"]] == list(range(1, 31))
+    assert [epoch["epoch"] for epoch in hit["epochs"]] == list(range(1, EPOCHS + 1))
     assert found["same"], "to the bit"
     assert "resumed" in hit["flags"]
     assert set(nodes_of(hit)) == set(found["pool"]["room"])

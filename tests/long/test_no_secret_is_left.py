@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from scalestudy.experiments.study.folder import StudyFolder
+from tests.support.drivers import joining
 from tests.support.studies import scalestudy, write_spec
 from tests.support.telling_models import PASSWORD_OF_URI, SECRETS, TOKEN
 from tests.support.tracking_server import TrackingServer
@@ -14,7 +15,7 @@ PASSWORD = "s3cr3t-of-the-uri"
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
+def study(ray_session, tmp_path_factory):
     """What the commands said, by name, and the folder in which they, and the server, left everything."""
     folder = tmp_path_factory.mktemp("secrets")
     server = TrackingServer(folder)
@@ -26,16 +27,16 @@ def study(tmp_path_factory):
         sweep={"num_gpus": [1, 2], "batch_size": [256], "learning_rate": [0.1]},
         tracking={"uri": address},
     )
-    said = {}
+    said, variables = {}, SECRETS | joining(ray_session)
 
-    def run(*command, **variables):
-        said[command[0]] = scalestudy(*command, cwd=folder, seconds=280, **{**SECRETS, **variables})
+    def run(*command):
+        said[command[0]] = scalestudy(*command, cwd=folder, seconds=280, **variables)
 
     run("validate", spec)
     server.start()
     try:
-        run("run", spec, "--address", "local", "--out", "out")
-        run("resume", "out", "--address", "local")
+        run("run", spec, "--address", ray_session.address, "--out", "out")
+        run("resume", "out", "--address", ray_session.address)
     finally:
         server.stop()
     (folder / "out" / "spool" / "written").write_text("0")

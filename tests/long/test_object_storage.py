@@ -16,12 +16,13 @@ from scalestudy.orchestration.storage import mirror
 from tests.support.chaos_outcome import outcome_of
 from tests.support.drivers import SLOW, Driver, assert_recorded_once, outcome
 from tests.support.gate import Gate
+from tests.support.in_process import scalestudy as in_process
 from tests.support.object_store import KEYS, ObjectStore
 from tests.support.programs import told_by
 from tests.support.studies import scalestudy, write_spec
 
 SWEEP = {"num_gpus": [1], "batch_size": [256], "learning_rate": [0.1, 0.2]}
-TRIALS, EPOCHS = 2, 4
+TRIALS, EPOCHS = 2, 3
 SECONDS = 280.0  # a study takes some twenty of them on a machine of its own
 NOT_KEPT = ("logs", "driver.log", "lock")
 """What of a study's folder is no record."""
@@ -47,10 +48,8 @@ def place(tmp_path_factory, bucket):
 
 @pytest.fixture(scope="module")
 def local(place):
-    """The study on a disk."""
-    done = scalestudy(
-        "run", "study.yaml", "--address", "local", "--out", "local", "--set", "storage=runs", cwd=place, seconds=SECONDS
-    )
+    """The study on a disk, on the Ray of this folder."""
+    done = in_process("run", "study.yaml", "--address", "local", "--out", "local", "--set", "storage=runs", cwd=place)
     assert done.returncode == 0, done.stdout + done.stderr
     return StudyFolder(place / "local")
 
@@ -114,11 +113,11 @@ def test_mlflow_has_it_with_the_model_from_the_bucket(place, local, kept):
 
 def test_commands_take_the_address(bucket, place, kept):
     address = kept["address"]
-    seen = json.loads(scalestudy("status", address, "--json", cwd=place).stdout)
+    seen = json.loads(in_process("status", address, "--json", cwd=place).stdout)
     assert (seen["state"], seen["trials"], seen["unsent"]) == ("finished", {"planned": 2, "finished": 2}, 0)
-    advised = scalestudy("recommend", address, cwd=place)
+    advised = in_process("recommend", address, cwd=place)
     assert advised.returncode == 0, advised.stderr
-    sent = scalestudy("ui", address, "--sync", cwd=place)
+    sent = in_process("ui", address, "--sync", cwd=place)
     assert sent.stdout.startswith("0 events sent"), sent.stderr
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from scalestudy.training.__main__ import main
 from tests.support.project_files import REPOSITORY
 from tests.unit.training.test_main import ARGUMENTS, TORCHRUN, WORKLOADS, run
 
@@ -26,45 +27,27 @@ def test_devices_start_a_worker_each() -> None:
     assert [line["train_loss"] for line in started[:2]] == [line["train_loss"] for line in under_torchrun[:2]]
 
 
-@pytest.mark.parametrize(
-    ("devices", "message"),
-    [
-        ("cpu,tpu", "devices: 'tpu' is not a device; write cpu, cuda or cuda:1"),
-        ("cpu,cuda:7", "device: no CUDA device 7 among" if torch.cuda.is_available() else "CUDA does not work: "),
-    ],
-)
-def test_what_is_no_device_is_told_once(devices: str, message: str) -> None:
-    command = [sys.executable, "-m", "scalestudy.training", *ARGUMENTS, "--device", "auto", "--devices", devices]
+def test_what_is_no_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ARGUMENTS, "--device", "auto", "--devices", "tpu"]) == 2
+    assert "devices: 'tpu' is not a device; write cpu, cuda or cuda:1" in capsys.readouterr().err
+
+
+def test_a_device_that_one_worker_lacks_is_told_once() -> None:
+    command = [sys.executable, "-m", "scalestudy.training", *ARGUMENTS, "--device", "auto", "--devices", "cpu,cuda:7"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
-    assert message in done.stderr
+    assert ("device: no CUDA device 7 among" if torch.cuda.is_available() else "CUDA does not work: ") in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
-def test_devices_must_be_one_a_worker() -> None:
-    command = [
-        sys.executable,
-        *TORCHRUN,
-        "-m",
-        "scalestudy.training",
-        *ARGUMENTS,
-        "--device",
-        "auto",
-        "--devices",
-        "cpu,cpu,cpu",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert "devices: cpu,cpu,cpu names 3, but there are 2 workers; name one for each worker" in done.stderr
-
-
-def test_a_rank_without_memory_ends_all() -> None:
+def test_a_rank_without_memory_ends_all(capsys: pytest.CaptureFixture[str]) -> None:
     """Alone it is a result, of several workers a failure: the others can't go on."""
-    training = ["-m", "scalestudy.training", *ARGUMENTS, "--model", f"{WORKLOADS}:NoMemoryOnRankOne"]
-    training += ["--model-args", "{}"]
-    assert run(*training)[-1]["status"] == "out_of_memory"
+    training = [*ARGUMENTS, "--model", f"{WORKLOADS}:NoMemoryOnRankOne", "--model-args", "{}"]
+    assert main(training) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "out_of_memory"
 
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *TORCHRUN, *training]
+    command = [sys.executable, *TORCHRUN, "-m", "scalestudy.training", *training]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0
     assert [json.loads(line)["status"] for line in done.stdout.splitlines()] == ["out_of_memory"]
@@ -73,7 +56,11 @@ def test_a_rank_without_memory_ends_all() -> None:
 @pytest.mark.parametrize(
     ("arguments", "place", "message"),
     [
-        (["--batch-size", "2000"], "error on rank ", "batch_size: 2000 is more than"),  # whoever is first
+        (
+            ["--device", "auto", "--devices", "cpu,cpu,cpu"],
+            "error on rank ",  # whoever is first
+            "devices: cpu,cpu,cpu names 3, but there are 2 workers; name one for each worker",
+        ),
         (
             ["--model", f"{WORKLOADS}:refused_on_rank_one", "--model-args", "{}"],
             "error on rank 1: ",

@@ -61,8 +61,19 @@ def look(
             WebDriverWait(browser, 30).until(
                 lambda page, text=text: text in page.find_element(By.TAG_NAME, "body").text
             )
-        time.sleep(1.5)  # pictures and charts are drawn after the text
+        _wait_until_settled(browser)  # pictures and charts are drawn after the text
     finally:
         browser.save_screenshot(str(SCREENSHOTS / f"{name}.png"))
     severe = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     assert not [message for message in severe if not any(known in message for known in HARMLESS)]
+
+
+def _wait_until_settled(browser: webdriver.Chrome, quiet_seconds: float = 0.5, at_most_seconds: float = 5.0) -> None:
+    """Waits until a page has loaded nothing and changed nothing for a while."""
+    state = "return [performance.getEntriesByType('resource').length, document.body?.innerHTML.length]"
+    began = changed = time.monotonic()
+    seen = None
+    while time.monotonic() < min(changed + quiet_seconds, began + at_most_seconds):
+        if (now := browser.execute_script(state)) != seen:
+            seen, changed = now, time.monotonic()
+        time.sleep(0.05)

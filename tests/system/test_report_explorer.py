@@ -26,6 +26,7 @@ from scalestudy.experiments.report import write_report
 from scalestudy.experiments.report.analysed import AnalysedStudy
 from scalestudy.experiments.report.live_page import TrialNow, live_page
 from scalestudy.experiments.report.pictures import write_pictures
+from scalestudy.experiments.study.folder import StudyFolder
 from tests.support.browser import SCREENSHOTS, chromium, look
 from tests.support.synthetic_studies import folder_of
 from tests.support.trials import Law
@@ -306,25 +307,27 @@ def test_without_scripts_there_are_the_answer_and_the_tables(browser, folder):
         assert words not in laid_out
 
 
-@pytest.fixture
-def served(tmp_path):
-    """A folder with an address on this machine, as a page of MLflow has one."""
-    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
+@pytest.fixture(scope="module")
+def served(folder, tmp_path_factory):
+    """The address on this machine of a folder with the report of a study that is in MLflow too."""
+    place = tmp_path_factory.mktemp("served")
+    copy = StudyFolder(shutil.copytree(folder.path, place / "fashion-1"))
+    copy.write_json(copy.pages_file, {"experiment": "http://127.0.0.1:5000/#/experiments/1"})
+    write_report(copy)
+    handler = partial(SimpleHTTPRequestHandler, directory=place)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield place, f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 
 
 @pytest.mark.parametrize(("sandbox", "offered"), [('sandbox="allow-scripts"', False), ("", True)])
-def test_in_mlflows_frame_nothing_is_offered_that_the_frame_forbids(browser, tmp_path: Path, served, sandbox, offered):
+def test_in_mlflows_frame_nothing_is_offered_that_the_frame_forbids(browser, served, sandbox, offered):
     """MLflow shows an artifact in a frame that runs scripts, and may neither save files nor open windows."""
-    folder = folder_of(tmp_path / "fashion-1", TEXT, Law(noise=0.05, learning=150))
-    folder.write_json(folder.pages_file, {"experiment": "http://127.0.0.1:5000/#/experiments/1"})
-    write_report(folder)
+    place, address = served
     frame = '<!DOCTYPE html><link rel="icon" href="data:,"><iframe {} width="1300" height="2300" src="{}"></iframe>'
-    (tmp_path / "frame.html").write_text(frame.format(sandbox, "fashion-1/report.html"))
-    look(browser, f"{served}/frame.html", f"explorer-frame-{offered}", width=1400, height=2400)
+    (place / f"{offered}.html").write_text(frame.format(sandbox, "fashion-1/report.html"))
+    look(browser, f"{address}/{offered}.html", f"explorer-frame-{offered}", width=1400, height=2400)
     browser.switch_to.frame(browser.find_element(By.TAG_NAME, "iframe"))
     try:
         browser.execute_script("document.querySelectorAll('details').forEach((each) => (each.open = true))")
@@ -385,8 +388,8 @@ def test_what_was_chosen_on_a_page_is_looked_up_by_value_on_the_next(browser, tm
     folder = folder_of(tmp_path / "fashion-3", TEXT, Law(noise=0.05, learning=150))
     write_live_page(folder, 81, 81)
     browser.get(folder.report_file.as_uri())
-    browser.execute_script("sessionStorage.clear(); location.reload()")
-    time.sleep(1)
+    browser.execute_script("sessionStorage.clear()")
+    browser.refresh()
     assert texts(browser, "#target-value") == ["0.8"]
     browser.find_element(By.CSS_SELECTOR, "tr[data-cell='4'] button.choose").click()
     label = data_of(browser)["cells"]["label"][4]

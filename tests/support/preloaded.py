@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 if TYPE_CHECKING:
     from scalestudy.orchestration.cluster.connection import Cluster
@@ -97,11 +98,8 @@ def preloaded_cluster(num_cpus: int) -> Iterator[Cluster]:
     from scalestudy.orchestration.cluster.connection import connect  # not in the process that forks
 
     with preloaded_workers() as python:
-        own, sys.executable = sys.executable, python
-        try:
+        with mock.patch.object(sys, "executable", python):
             cluster = connect("local", num_cpus=num_cpus)
-        finally:
-            sys.executable = own
         yield cluster
         cluster.disconnect()
 
@@ -130,6 +128,7 @@ def become_worker(connection: socket.socket) -> None:
         os.close(descriptor)
     os.environ.clear()
     os.environ.update(environment)
+    sys.path[:0] = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.chdir(folder)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 

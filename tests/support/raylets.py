@@ -1,14 +1,21 @@
-"""A Ray cluster of several raylets on this machine, as nodes; for programs that connect to no other Ray."""
+"""A Ray cluster of several raylets on this machine, as nodes; for programs that connect to no other Ray.
+
+Their workers are forks.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
+
+from tests.support.preloaded import preloaded_workers
 
 
 @contextmanager
@@ -22,15 +29,18 @@ def raylets(slots: int, others: Sequence[dict[str, str]]) -> Iterator[list[Any]]
     import ray
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": slots, "include_dashboard": False})
-    try:
-        added = [cluster.add_node(num_cpus=slots, env_vars=variables) for variables in others]
-        ray.init(address=cluster.address, namespace="raylets")
-        yield added
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-        shutil.rmtree(home, ignore_errors=True)
+    cluster = Cluster()
+    with preloaded_workers() as python:
+        try:
+            with mock.patch.object(sys, "executable", python):
+                cluster.add_node(num_cpus=slots, include_dashboard=False)
+                added = [cluster.add_node(num_cpus=slots, env_vars=variables) for variables in others]
+            ray.init(address=cluster.address, namespace="raylets", log_to_driver=False)
+            yield added
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+            shutil.rmtree(home, ignore_errors=True)
 
 
 def kill(node: Any) -> None:

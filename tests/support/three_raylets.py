@@ -24,7 +24,8 @@ from tests.support.groups import Pool, group_pool, losses
 from tests.support.raylets import kill, raylets
 
 SLOTS = 2
-TRIAL = {"model": "tests.support.user_models:Slow", "epochs": 30}
+EPOCHS = 10
+TRIAL = {"model": "tests.support.user_models:Slow", "epochs": EPOCHS}
 
 
 def other_torch(folder: Path) -> dict[str, str]:

@@ -29,7 +29,7 @@ from scalestudy.orchestration.cluster.connection import connect
 def printed_by(code, variables):
     """What a process prints in which a study could connect."""
     done = subprocess.run(
-        [sys.executable, "-c", CONNECT + code], env=variables, check=True, timeout=120, capture_output=True, text=True
+        [sys.executable, "-c", CONNECT + code], env=variables, check=True, timeout=240, capture_output=True, text=True
     )
     return done.stdout.strip()
 

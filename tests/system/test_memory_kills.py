@@ -58,8 +58,8 @@ def test_a_worker_that_ray_kills_has_run_out_of_memory(tmp_path):
     threshold = f"{(total - available + 4_000 * MB) / total:.4f}"
     spec = write_spec(
         tmp_path,
-        workload={"model": EATS, "model_args": {"megabytes": 6_000}},
-        sweep={"num_gpus": [2], "batch_size": [256], "learning_rate": [0.1]},
+        workload={"model": EATS, "model_args": {"megabytes": 6_000, "on_rank": 0}},
+        sweep={"num_gpus": [1], "batch_size": [256], "learning_rate": [0.1]},
     )
     done = scalestudy(
         "run", spec, "--address", "local", "--out", "out", cwd=tmp_path, RAY_memory_usage_threshold=threshold

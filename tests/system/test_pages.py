@@ -25,14 +25,15 @@ from scalestudy.orchestration.tracking.runs_view import CELL, cell_text, view_ta
 from scalestudy.orchestration.tracking.server import resolve_address
 from tests.support.browser import chromium, look
 from tests.support.groups import wait_until
+from tests.support.in_process import scalestudy
 from tests.support.ports import free_port
 from tests.support.recordings import entries_of, whole
-from tests.support.studies import ANSWERED, command, environment, scalestudy, write_spec
+from tests.support.studies import ANSWERED, command, environment, write_spec
 from tests.support.synthetic_studies import TINY, folder_of
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
+def study(ray_session, tmp_path_factory):
     """A small study of four cells, run by the command line."""
     place = tmp_path_factory.mktemp("study")
     done = scalestudy("run", write_spec(place, **ANSWERED), "--address", "local", "--out", "out", cwd=place)

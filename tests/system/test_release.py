@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(1800)
 NAME = f"scalestudy-{PROJECT['version']}"
 SMALL = (
     "train.epochs=2",
-    "sweep.num_gpus=[1, 2]",
+    "sweep.num_gpus=[2]",
     "sweep.batch_size=[128]",
     "sweep.learning_rate=[0.2]",
     "sweep.seed=[0]",
@@ -103,7 +103,7 @@ def test_a_study_of_the_catalogue_runs(user, scalestudy):
     settings = [part for setting in SMALL for part in ("--set", setting)]
     printed = scalestudy("run", "digits-quick", *settings, cwd=folder, seconds=400)
     (study,) = (folder / "runs").iterdir()
-    assert [trial["status"] for trial in StudyFolder(study).read_trials()] == ["finished"] * 2
+    assert [trial["status"] for trial in StudyFolder(study).read_trials()] == ["finished"]
     assert f"report: {study / 'report.html'}" in printed
     assert (study / "report.html").stat().st_size > 10_000
     assert (folder / "mlflow.db").exists()

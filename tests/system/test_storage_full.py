@@ -9,8 +9,10 @@ import pytest
 from scalestudy.orchestration.base.errors import StudyError
 from scalestudy.orchestration.study.opening import check_writable
 from scalestudy.orchestration.tracking.server import check_reachable, resolve_address
-from tests.support.drivers import SLOW, Driver, assert_recorded_once, outcome
-from tests.support.studies import scalestudy, write_spec
+from tests.support.chaos_outcome import in_peace, outcome_of
+from tests.support.drivers import SLOW, Driver, assert_recorded_once, joining
+from tests.support.in_process import scalestudy
+from tests.support.studies import write_spec
 
 EPOCHS = 3
 
@@ -36,18 +38,14 @@ def fill(disk):
             pass
 
 
-@pytest.mark.timeout(600)  # four studies of two workers
-def test_a_full_disk(tmp_path, small_disk):
-    write_spec(
+def test_a_full_disk(ray_session, tmp_path, small_disk):
+    spec = write_spec(
         tmp_path,
         workload=SLOW,
         train={"epochs": EPOCHS},
         sweep={"num_gpus": [2], "batch_size": [256], "learning_rate": [0.1, 0.2]},
     )
-    undisturbed = Driver(tmp_path, "undisturbed")
-    assert undisturbed.end()[0] == 0
-
-    driver = Driver(tmp_path, small_disk / "out")
+    driver = Driver(tmp_path, small_disk / "out", address=ray_session.address, **joining(ray_session))
     driver.wait_for("epoch", EPOCHS + 1)
     fill(small_disk)
     status, printed = driver.end()
@@ -64,7 +62,7 @@ def test_a_full_disk(tmp_path, small_disk):
     (small_disk / "filler").unlink()
     done = scalestudy("resume", driver.folder.path, "--address", "local", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert outcome(driver.folder) == outcome(undisturbed.folder)
+    assert outcome_of(driver.folder) == in_peace(spec)
     assert_recorded_once(driver.folder, tmp_path / "mlflow.db", EPOCHS)
 
 

@@ -15,8 +15,9 @@ from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import RefusedError, UnreachableError
 from scalestudy.orchestration.tracking.server import check_reachable, resolve_address
 from tests.support.browser import chromium, look
-from tests.support.drivers import Driver, assert_recorded_once
+from tests.support.drivers import Driver, assert_recorded_once, joining
 from tests.support.groups import wait_until
+from tests.support.in_process import scalestudy as in_process
 from tests.support.mlflow_stack import PASSWORD, SECRETS, USER, mlflow_stack
 from tests.support.object_store import BUCKET
 from tests.support.studies import complaint, left_behind, scalestudy, write_spec
@@ -57,7 +58,7 @@ def places(tmp_path_factory):
 def refused(place: Path, *words: str, **variables: str) -> None:
     """A study is refused in one line, with exit status 3, and nothing is written."""
     before = left_behind(place)
-    done = scalestudy("run", "study.yaml", "--address", "local", cwd=place, **variables)
+    done = in_process("run", "study.yaml", "--address", "local", cwd=place, **variables)
     assert (done.returncode, done.stdout) == (3, ""), done.stderr
     assert len(complaint(done.stderr).splitlines()) == 1, done.stderr
     assert not [word for word in words if word not in done.stderr], done.stderr
@@ -108,10 +109,10 @@ def test_a_bucket_that_is_gone(server, tmp_path):
         server.must("bucket")
 
 
-def test_a_database_that_stops_in_the_middle(server, places):
+def test_a_database_that_stops_in_the_middle(ray_session, server, places):
     place = places["interrupted"]
     write_spec(place, workload=SLOW, train={"epochs": EPOCHS}, sweep=SWEEP)
-    study = Driver(place, "out")
+    study = Driver(place, "out", address=ray_session.address, **joining(ray_session))
     study.wait_for("epoch", 2)
     server.must("stop", "postgres")
     try:

@@ -1,7 +1,9 @@
 """What Ray and MLflow read from the process, and where output goes."""
 
+import getpass
 import logging
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from scalestudy.orchestration.base import environment, places
+from scalestudy.training.data.downloads import default_root
 from tests.support.project_files import REPOSITORY
 
 
@@ -44,19 +47,21 @@ def test_relative_paths_begin_at_home_inside_a_ray_job(monkeypatch, tmp_path):
 
 
 NOBODY = """
-import os
+import os, pwd
 for name in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME"):
     os.environ.pop(name, None)
-os.environ.update(SETTINGS)
-import pwd
 pwd.getpwuid = lambda number: {}[number]
 from scalestudy.orchestration.base.environment import prepare_environment
-from scalestudy.training.data.downloads import default_root
 prepare_environment()
 import getpass
 from pathlib import Path
-print(Path.home(), getpass.getuser().isdigit(), default_root())
+print(Path.home(), getpass.getuser().isdigit())
 """
+
+
+def test_a_process_of_a_user_without_name_and_home():
+    done = subprocess.run([sys.executable, "-c", NOBODY], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["/nonexistent", "True"], done.stderr
 
 
 @pytest.mark.parametrize(
@@ -69,11 +74,16 @@ print(Path.home(), getpass.getuser().isdigit(), default_root())
         ({"XDG_CACHE_HOME": "/cache"}, "/nonexistent", "/cache/scalestudy/data"),
     ],
 )
-def test_a_user_without_name_and_home(settings, home, data):
+def test_the_home_and_the_data_of_a_user_without_name(monkeypatch, settings, home, data):
     """As in a container: Ray and MLflow can't be imported without a home."""
-    program = f"SETTINGS = {settings}\n{NOBODY}"
-    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == [home, "True", data], done.stderr
+    for name in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME", "SCALESTUDY_DATA", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, "")  # so that it is put back whatever is set below
+        monkeypatch.delenv(name)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
+    environment.prepare_environment()
+    assert (str(Path.home()), getpass.getuser().isdigit(), str(default_root())) == (home, True, data)
 
 
 CHANGES = {

@@ -10,6 +10,7 @@ import pytest
 from scalestudy.orchestration.base import places
 from scalestudy.orchestration.base.errors import RequestError, UnreachableError
 from scalestudy.orchestration.base.places import check_not_hidden
+from tests.support import in_process
 from tests.support.studies import REPOSITORY, left_behind, ran, scalestudy
 
 MODEL = """
@@ -90,7 +91,7 @@ def test_a_home_folder_that_nobody_has(monkeypatch):
 
 @pytest.mark.parametrize("command", [("status",), ("list", "--storage")])
 def test_a_name_that_no_file_can_have(tmp_path, command):
-    done = scalestudy(*command, "n" * 300, cwd=tmp_path)
+    done = in_process.scalestudy(*command, "n" * 300, cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "n: is too long for a file's name; give a shorter one" in done.stderr.replace("/plan.json", "")
 

@@ -125,30 +125,29 @@ def test_a_world_is_that_of_its_members():
     assert World.from_plain(World().to_plain()) == World()
 
 
+TEXT = st.text(max_size=6)
 places = st.builds(
     WorkerPlace,
     rank=st.integers(0, 9),
-    node=st.text(),
+    node=TEXT,
     device=st.sampled_from(["cpu", "cuda:0"]),
     threads=st.just(1),
-    gpus=st.lists(st.sampled_from("01")).map(tuple),
+    gpus=st.lists(st.sampled_from("01"), max_size=2).map(tuple),
 )
 worlds = st.builds(
     World,
     device=st.sampled_from([None, "cpu", "cuda"]),
     backend=st.sampled_from([None, "gloo", "nccl"]),
     accelerator=st.sampled_from([None, "A100"]),
-    workers=st.lists(places).map(tuple),
+    workers=st.lists(places, max_size=2).map(tuple),
 )
-errors = st.builds(
-    TrialError, kind=st.text(), message=st.text(), rank=st.none() | st.integers(0, 9), traceback=st.text()
-)
-failures = st.builds(Failure, attempt=st.integers(1, 9), kind=st.text(), message=st.text())
-flags = st.lists(st.text(), max_size=3).map(tuple)
+errors = st.builds(TrialError, kind=TEXT, message=TEXT, rank=st.none() | st.integers(0, 9), traceback=TEXT)
+failures = st.builds(Failure, attempt=st.integers(1, 9), kind=TEXT, message=TEXT)
+flags = st.lists(TEXT, max_size=2).map(tuple)
 records = st.builds(
     EpochRecord,
     epoch=st.integers(1, 9),
-    at=st.text(),
+    at=TEXT,
     steps=st.integers(1, 9),
     train_loss=FINITE,
     test_loss=FINITE,
@@ -158,7 +157,7 @@ records = st.builds(
     eval_seconds=FINITE,
     samples=st.integers(1, 9),
     samples_per_second=st.none() | FINITE,
-    phases=st.dictionaries(st.text(), st.none() | FINITE, max_size=3),
+    phases=st.dictionaries(TEXT, st.none() | FINITE, max_size=2),
     peak_memory_bytes=st.integers(0, 2**40),
     replica_max_diff=FINITE,
     sync_bytes=st.integers(0, 2**40),
@@ -169,7 +168,7 @@ records = st.builds(
     },
 )
 plans = st.builds(
-    TrialPlan, trial_id=st.text(), params=st.dictionaries(st.text(), FINITE), workload=st.just({}), train=st.just({})
+    TrialPlan, trial_id=TEXT, params=st.dictionaries(TEXT, FINITE, max_size=2), workload=st.just({}), train=st.just({})
 )
 events = st.one_of(
     st.builds(Suggested, trial=plans, point=st.none() | st.integers(1, 9)),
@@ -180,15 +179,15 @@ events = st.one_of(
         Ended,
         status=st.sampled_from(["finished", "failed"]),
         attempts=st.integers(1, 9),
-        started_at=st.text(),
-        ended_at=st.text(),
+        started_at=TEXT,
+        ended_at=TEXT,
         wall_seconds=FINITE,
         train_seconds=FINITE,
         startup_seconds=st.none() | FINITE,
         world=worlds,
         flags=flags,
-        details=st.dictionaries(st.text(), st.none() | st.booleans() | FINITE, max_size=2),
-        fingerprint=st.dictionaries(st.text(), st.lists(st.text(), min_size=1, max_size=2), max_size=2),
+        details=st.dictionaries(TEXT, st.none() | st.booleans() | FINITE, max_size=2),
+        fingerprint=st.dictionaries(TEXT, st.lists(TEXT, min_size=1, max_size=2), max_size=2),
         failures=st.lists(failures, max_size=2).map(tuple),
         epochs=st.lists(records, max_size=2).map(tuple),
         error=st.none() | errors,

@@ -755,8 +755,8 @@ async def explore(seed):
         failures=chance.randint(0, 2),
         trials_per_group=chance.choice([1, 3, 200]),
     )
-    faults, at_a_time = chance.choice([0, 0.01, 0.05]), chance.randint(1, 5)
-    planned = [(f"t{n}", chance.randint(1, sum(slots.values())), chance.choice(FATES)) for n in range(12)]
+    faults, at_a_time = chance.choice([0, 0.02, 0.05]), chance.randint(1, 5)
+    planned = [(f"t{n}", chance.randint(1, sum(slots.values())), chance.choice(FATES)) for n in range(8)]
     if chance.random() < 0.5:
         planned.sort(key=lambda trial: trial[1])
     if chance.random() < 0.1:
@@ -791,7 +791,7 @@ async def explore(seed):
     assert not study.ray.fits, "a group did not end"
 
 
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize("block", range(4))
 def test_any_order_of_events(block):
     for seed in range(25 * block, 25 * (block + 1)):
         try:

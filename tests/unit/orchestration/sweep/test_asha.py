@@ -224,7 +224,7 @@ def regret(world, times):
 
 
 def test_the_soonest_cell_survives_where_only_like_is_compared_with_like():
-    worlds = [World(seed) for seed in range(10)]
+    worlds = [World(seed) for seed in range(5)]
     before, after = ([played(world, targets=targets) for world in worlds] for targets in ("[]", "[0.9]"))
     lost = [regret(world, times) for world, (times, _) in zip(worlds, before, strict=True)]
     found = [regret(world, times) for world, (times, _) in zip(worlds, after, strict=True)]

@@ -10,7 +10,6 @@ import asyncio
 import functools
 import inspect
 import math
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -25,7 +24,6 @@ from scalestudy.orchestration.groups.events import (
     Failure,
     JournalEvent,
     Retried,
-    Running,
     World,
 )
 from scalestudy.orchestration.groups.model import GroupLimits, TrialOrder
@@ -50,9 +48,6 @@ HISTORY = TrialRecord(
     flags={"shared_node"},
     failures=[Failure(attempt=1, kind="worker_lost", message="m")],
     world=World(device="cpu", nodes=1),
-)
-ENGINES_LOST = TrialRecord(
-    attempts=2, failures=[Failure(attempt=number, kind="engine_lost", message=f"m{number}") for number in (1, 2)]
 )
 
 
@@ -351,31 +346,3 @@ def kill(rank):
         fit.workers[rank].alive = False
 
     return step
-
-
-def check_records(study):
-    """What a fold of the told events knows of each trial is what its end says: the pool and the journal agree."""
-    for trial_id, events in study.events.items():
-        if trial_id in [*study.released, *study.given_up] or not events:
-            continue
-        so_far = study.orders[trial_id].so_far
-        record = fold(events, so_far)
-        assert record.ended == events[-1], trial_id
-        assert sorted(record.epochs) == numbers(record.ended), trial_id
-        assert record.world == record.ended.world, trial_id
-        assert 0 <= record.ended.wall_seconds < UPTIME / 2, f"{trial_id}: its moments are of one clock"
-        known = {(failure.attempt, failure.kind) for failure in record.failures}
-        assert known <= set(lost(record.ended)), trial_id
-        assert len(lost(record.ended)) - len(known) <= 1, "only the last loss may be told by the end alone"
-        if any(isinstance(event, Running) for event in events):
-            assert record.attempts <= record.ended.attempts, trial_id
-        assert record.flags <= set(record.ended.flags) | {"warm_up_included"}, trial_id
-
-
-def fold(events, so_far):
-    """A record of the events that are news, as a study keeps it."""
-    record = deepcopy(so_far)
-    for moment, event in enumerate(events):
-        if record.is_news(event):
-            record.apply(event, float(moment))
-    return record

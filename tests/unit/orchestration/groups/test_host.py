@@ -1,5 +1,4 @@
-"""What the driver says while trials wait for room, and which groups it takes for unplaced; and how it shows what it
-waits for, on a model of a cluster. The rest needs Ray."""
+"""What the driver says while trials wait for room, and which groups it takes for unplaced. The rest needs Ray."""
 
 import math
 from dataclasses import replace
@@ -11,7 +10,6 @@ from ray import cloudpickle
 from ray.exceptions import RayTaskError
 from ray.train.v2.api.exceptions import ControllerError
 
-from scalestudy.orchestration.cluster.sharing import WANTED as WISH
 from scalestudy.orchestration.cluster.sharing import Reservation
 from scalestudy.orchestration.groups import host
 from scalestudy.orchestration.groups.host import (
@@ -24,7 +22,6 @@ from scalestudy.orchestration.groups.host import (
 )
 from scalestudy.orchestration.groups.model import Wanted
 from scalestudy.training.exceptions import InputError
-from tests.support.model_cluster import SharedCluster
 
 RESOURCES = GroupResources(device="cpu", cpus_per_worker=2, gpus_per_worker=0, timeout_seconds=1.0)
 WANTED = Wanted(why="others", num_workers=4, one_node=True, room=4, largest_group=4, taken=3)
@@ -129,61 +126,6 @@ def test_what_a_worker_asks_for():
     assert RESOURCES.per_worker(5) == {"CPU": 2, "memory": 5}
     assert RESOURCES.per_worker() == {"CPU": 2}
     assert replace(RESOURCES, device="cuda", gpus_per_worker=0.5).per_worker() == {"CPU": 2, "GPU": 0.5}
-
-
-# --- several studies on a model of a cluster, each with its wish for room -----------------------------------------
-
-
-def wishes(cluster):
-    """The jobs whose wish has room."""
-    return [group.job for group in cluster.model.groups.values() if group.name == WISH and group.held]
-
-
-@pytest.mark.parametrize("number", [2, 3, 4])
-def test_many_trials_of_several_studies_all_end(monkeypatch, number):
-    cluster = SharedCluster(monkeypatch, a=2, b=2, c=2)
-    job = cluster.other(a=1, b=1, c=1)
-    studies = [cluster.study(3, 1, 3, 2, 3) for _ in range(number)]
-    cluster.beats(30)
-    cluster.model.remove(job)
-    cluster.beats(100 * number)
-    assert [len(study.ended) for study in studies] == [5] * number
-
-
-def test_a_wish_that_is_of_no_use_leaves_its_room_to_others(monkeypatch):
-    """The first study may not train beside its own trial, where Ray gives its wish room; the other one may."""
-    cluster = SharedCluster(monkeypatch, a=4, b=2)
-    cluster.other(b=2)
-    first = cluster.study(2, 2, exclusive=True, train_beats=1000)
-    cluster.beats(20)
-    second = cluster.study(2)
-    cluster.beats(60)
-    assert (first.ended, second.ended) == ([], ["t0"])
-
-
-def test_a_wish_of_no_use_is_shown_again_and_again(monkeypatch):
-    cluster = SharedCluster(monkeypatch, a=4, b=2)
-    cluster.other(b=2)
-    cluster.study(2, 2, exclusive=True, train_beats=1000)
-    holds = []
-    for _ in range(120):
-        cluster.beats(1)
-        holds.append(bool(wishes(cluster)))
-    assert 0.1 < sum(holds) / 120 < 0.4, holds
-
-
-def test_a_wish_that_waits_stays_and_one_whose_room_is_used_is_dropped(monkeypatch):
-    cluster = SharedCluster(monkeypatch, a=4)
-    job = cluster.other(a=2)
-    study = cluster.study(3)
-    cluster.beats(60)
-    waiting = [group for group in cluster.model.groups.values() if group.name == WISH]
-    assert [group.held for group in waiting] == [{}]
-    cluster.model.remove(job)
-    cluster.beats(40)
-    assert study.ended == ["t0"]
-    assert study.said[0].startswith("waiting for room for 3 workers (10 s): other work on the cluster holds")
-    assert not any(group.name == WISH for group in cluster.model.groups.values())
 
 
 def test_a_gpu_that_can_t_be_used_is_the_reason_of_a_group_that_did_not_start():

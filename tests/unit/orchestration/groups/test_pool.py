@@ -3,23 +3,23 @@
 import itertools
 import random
 from collections import Counter
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from scalestudy.orchestration.groups.events import EpochDone, Failure, Retried
+from scalestudy.orchestration.groups.events import EpochDone, Failure, Retried, Running
 from scalestudy.orchestration.groups.failures import UNCOUNTED, Loss
 from scalestudy.orchestration.groups.pool import CLOSING_SECONDS
 from scalestudy.orchestration.groups.trial_record import TrialRecord
 from scalestudy.orchestration.sweep.search import HITS
 from tests.support.pool_study import (
-    ENGINES_LOST,
     HISTORY,
     STALLED,
+    UPTIME,
     Study,
     check,
-    check_records,
     everybody_acts,
     kill,
     lose_controller,
@@ -257,6 +257,9 @@ FINISHED = End()
 PREEMPTED = ((1, "preempted"), (2, "preempted"), (3, "preempted"))
 LEFT_TWICE = TrialRecord(
     attempts=2, failures=[Failure(attempt=number, kind="preempted", message="m") for number in (1, 2)]
+)
+ENGINES_LOST = TrialRecord(
+    attempts=2, failures=[Failure(attempt=number, kind="engine_lost", message=f"m{number}") for number in (1, 2)]
 )
 TABLE = [
     # --- trials that nothing disturbs
@@ -636,6 +639,34 @@ TABLE = [
         served=[],
     ),
 ]
+
+
+def check_records(study):
+    """What a fold of the told events knows of each trial is what its end says: the pool and the journal agree."""
+    for trial_id, events in study.events.items():
+        if trial_id in [*study.released, *study.given_up] or not events:
+            continue
+        so_far = study.orders[trial_id].so_far
+        record = fold(events, so_far)
+        assert record.ended == events[-1], trial_id
+        assert sorted(record.epochs) == numbers(record.ended), trial_id
+        assert record.world == record.ended.world, trial_id
+        assert 0 <= record.ended.wall_seconds < UPTIME / 2, f"{trial_id}: its moments are of one clock"
+        known = {(failure.attempt, failure.kind) for failure in record.failures}
+        assert known <= set(lost(record.ended)), trial_id
+        assert len(lost(record.ended)) - len(known) <= 1, "only the last loss may be told by the end alone"
+        if any(isinstance(event, Running) for event in events):
+            assert record.attempts <= record.ended.attempts, trial_id
+        assert record.flags <= set(record.ended.flags) | {"warm_up_included"}, trial_id
+
+
+def fold(events, so_far):
+    """A record of the events that are news, as a study keeps it."""
+    record = deepcopy(so_far)
+    for moment, event in enumerate(events):
+        if record.is_news(event):
+            record.apply(event, float(moment))
+    return record
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.story)

@@ -1,4 +1,6 @@
-"""Studies that share a cluster, in miniature: placement groups as Ray places them, and each study's pool and host.
+"""How studies that share a cluster show what they wait for, in miniature.
+
+Placement groups are placed as Ray places them, and each study has its pool and host.
 
 The pool and the host run unmodified. At the border are Ray's calls, which act on a `ModelCluster`, and the workers: a
 group whose placement group has room trains its trial for some beats.
@@ -16,6 +18,7 @@ import pytest
 import ray
 
 from scalestudy.orchestration.cluster.nodes import ClusterNode
+from scalestudy.orchestration.cluster.sharing import WANTED as WISH
 from scalestudy.orchestration.cluster.sharing import Reservation
 from scalestudy.orchestration.groups import host
 from scalestudy.orchestration.groups.clock import PoolClock
@@ -241,3 +244,58 @@ class SharedCluster:
             for study in self.studies:
                 self._job = study.job
                 study.beat()
+
+
+# --- several studies, each with its wish for room --------------------------------------------------------------------
+
+
+def wishes(cluster):
+    """The jobs whose wish has room."""
+    return [group.job for group in cluster.model.groups.values() if group.name == WISH and group.held]
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_many_trials_of_several_studies_all_end(monkeypatch, number):
+    cluster = SharedCluster(monkeypatch, a=2, b=2, c=2)
+    job = cluster.other(a=1, b=1, c=1)
+    studies = [cluster.study(3, 1, 3, 2, 3) for _ in range(number)]
+    cluster.beats(30)
+    cluster.model.remove(job)
+    cluster.beats(100 * number)
+    assert [len(study.ended) for study in studies] == [5] * number
+
+
+def test_a_wish_that_is_of_no_use_leaves_its_room_to_others(monkeypatch):
+    """The first study may not train beside its own trial, where Ray gives its wish room; the other one may."""
+    cluster = SharedCluster(monkeypatch, a=4, b=2)
+    cluster.other(b=2)
+    first = cluster.study(2, 2, exclusive=True, train_beats=1000)
+    cluster.beats(20)
+    second = cluster.study(2)
+    cluster.beats(60)
+    assert (first.ended, second.ended) == ([], ["t0"])
+
+
+def test_a_wish_of_no_use_is_shown_again_and_again(monkeypatch):
+    cluster = SharedCluster(monkeypatch, a=4, b=2)
+    cluster.other(b=2)
+    cluster.study(2, 2, exclusive=True, train_beats=1000)
+    holds = []
+    for _ in range(120):
+        cluster.beats(1)
+        holds.append(bool(wishes(cluster)))
+    assert 0.1 < sum(holds) / 120 < 0.4, holds
+
+
+def test_a_wish_that_waits_stays_and_one_whose_room_is_used_is_dropped(monkeypatch):
+    cluster = SharedCluster(monkeypatch, a=4)
+    job = cluster.other(a=2)
+    study = cluster.study(3)
+    cluster.beats(60)
+    waiting = [group for group in cluster.model.groups.values() if group.name == WISH]
+    assert [group.held for group in waiting] == [{}]
+    cluster.model.remove(job)
+    cluster.beats(40)
+    assert study.ended == ["t0"]
+    assert study.said[0].startswith("waiting for room for 3 workers (10 s): other work on the cluster holds")
+    assert not any(group.name == WISH for group in cluster.model.groups.values())

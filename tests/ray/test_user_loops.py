@@ -2,49 +2,62 @@
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import ray
 
 from scalestudy.orchestration.groups.events import EpochDone, Retried
 from scalestudy.orchestration.groups.host import LoopGroups
+from scalestudy.training.pulse import AT_A_REPORT
 from tests.support import loops
 from tests.support.groups import group_pool, wait_until
 from tests.support.processes import mentioning
 
 METRICS = {"accuracy": "eval_acc", "samples": "seen", "clock": "own_seconds"}
-TRIAL_SECONDS = 20.0
 
 
 @pytest.fixture(scope="module")
 def pool(ray_session, tmp_path_factory):
     folder = tmp_path_factory.mktemp("loops")
     groups = LoopGroups(storage=str(folder / "checkpoints"), datasets={"train": "tests.support.loops:numbers"})
-    with group_pool(folder / "logs", loop=groups, trials_per_group=1, trial_seconds=TRIAL_SECONDS) as pool:
+    with group_pool(folder / "logs", loop=groups, trials_per_group=1) as pool:
         yield pool
 
 
 def config(loop, **arguments):
-    own = {"loop": f"tests.support.loops:{loop}", "metrics": METRICS, "loop_args": arguments}
-    return {"model_args": {}, **own}
+    return {"loop": f"tests.support.loops:{loop}", "metrics": METRICS, "loop_args": arguments}
 
 
 @pytest.fixture(scope="module")
 def ends(pool, tmp_path_factory):
-    """How each of these loops ends, side by side: those that hang are ended by the limit of a trial."""
-    killed = before(3, "kill", rank=1, once=str(tmp_path_factory.mktemp("killed") / "once"))
+    """How each of these loops ends, side by side: the first one hangs, and is ended by the limit of a trial at last."""
+    kill = before(3, "kill", once=str(tmp_path_factory.mktemp("killed") / "once"))
     trials = {
-        "hangs": pool.request(1, epochs=2, **config("counts", breaks=before(2, "hang"))),
         "one rank": pool.request(2, **config("reports_on_one_rank")),
-        "counts": pool.request(2, epochs=4, **config("counts", steps=True, sleep=0.5)),
-        "killed": pool.request(2, epochs=4, **config("counts", sleep=0.7, breaks=killed)),
-        "raises": pool.request(2, epochs=9, **config("counts", breaks=before(7, "raise", rank=1))),
-        "exits": pool.request(1, epochs=2, **config("counts", breaks=before(2, "exit"))),
-        "target": pool.request(1, stop_at=0.2, epochs=9, **config("counts", sleep=0.3)),
-        "leaves": pool.request(1, **config("leaves_a_process")),
-        "sums": pool.request(1, **config("sums")),
+        "killed": pool.request(1, epochs=9, **config("counts", sleep=0.7, breaks=[kill, before(5, "hang")])),
+        "exits": pool.request(
+            2, epochs=9, **config("counts", steps=True, sleep=0.3, breaks=[before(5, "exit", rank=1)])
+        ),
+        "sums": pool.request(1, stop_at=4950.0, epochs=9, **config("sums_and_leaves_a_process")),
     }
-    return {name: (pool.events(trial), pool.release(trial))[0] for name, trial in trials.items()}
+    one_rank, killed = trials.pop("one rank"), trials.pop("killed")
+    before_stop = pool.events(killed, until=lambda event: isinstance(event, EpochDone) and event.record.epoch == 4)
+    stopped = ray.get(pool.actor.stop.remote(killed, 4), timeout=10)
+    pool.release(killed)
+    ends = {name: pool.end_of(trial) for name, trial in trials.items()}
+    wait_until(lambda: ray.get(pool.actor.__ray_call__.remote(waits_at_a_report)))
+    ray.get(pool.actor.__ray_call__.remote(no_time_left))
+    return {**ends, "one rank": pool.end_of(one_rank), "killed": (before_stop, stopped)}
+
+
+def waits_at_a_report(actor):
+    trained = [group.assignment for group in actor._pool.groups.values() if group.assignment]
+    return any(beat.activity == AT_A_REPORT for each in trained for beat in each.beats.last.values())
+
+
+def no_time_left(actor):
+    actor._pool.limits = replace(actor._pool.limits, trial_seconds=0.0)
 
 
 def before(report, how, rank=0, once=""):
@@ -52,14 +65,9 @@ def before(report, how, rank=0, once=""):
     return {"how": how, "rank": rank, "at": report, "once": once}
 
 
-def said(events):
-    ended = events[-1]
-    return ended.status, ended.error.kind, ended.error.message
-
-
 def test_reports_are_epochs_with_the_times_of_the_loop(ends):
-    ended = ends["counts"][-1]
-    assert (ended.status, ended.world.backend) == ("finished", "gloo")
+    ended = ends["exits"]
+    assert ended.world.backend == "gloo"
     assert [each.epoch for each in ended.epochs] == [1, 2, 3, 4]
     assert [each.test_metric for each in ended.epochs] == pytest.approx([0.1, 0.2, 0.3, 0.4])
     assert [(each.samples, each.steps) for each in ended.epochs] == [(2560, 10)] * 4
@@ -68,60 +76,38 @@ def test_reports_are_epochs_with_the_times_of_the_loop(ends):
     assert told == pytest.approx(own, abs=0.05)
 
 
-def test_a_killed_worker_goes_on_from_rays_checkpoint(ends):
-    events, ended = ends["killed"], ends["killed"][-1]
-    assert (ended.status, ended.attempts) == ("finished", 2)
+def test_code_that_exits_on_one_rank_ends_the_trial_with_its_exception(ends):
+    """All reports before are counted."""
+    ended = ends["exits"]
+    assert (ended.status, ended.error.kind, ended.error.rank) == ("failed", "exception", 1)
+    assert ended.error.message.startswith("SystemExit: 0")
+    assert (ended.attempts, len(ended.epochs)) == (1, 4)
+
+
+def test_a_killed_worker_goes_on_from_rays_checkpoint_until_a_scheduler_stops_it(pool, ends):
+    """It hangs before its fifth report, and leaves at once."""
+    events, ended = ends["killed"]
     assert [event.error.kind for event in events if isinstance(event, Retried)] == ["worker_lost"]
     told = Counter(event.record.epoch for event in events if isinstance(event, EpochDone))
     assert told == dict.fromkeys([1, 2, 3, 4], 1)
+    assert (ended.status, ended.attempts, ended.error) == ("stopped", 2, None)
     assert "resumed" in ended.flags
     assert [each.samples for each in ended.epochs] == [2560] * 4
-
-
-def test_a_loop_ends_at_its_target(ends):
-    ended = ends["target"][-1]
-    assert (ended.status, len(ended.epochs), ended.error) == ("at_target", 3, None)  # the next one confirms the second
-
-
-def test_a_loop_that_a_scheduler_stops_leaves_at_once(pool, ends):
-    trial = pool.request(1, epochs=2, **config("counts", breaks=before(2, "hang")))
-    pool.events(trial, until=lambda event: isinstance(event, EpochDone))
-    ended = ray.get(pool.actor.stop.remote(trial, 1), timeout=10)
-    assert (ended.status, len(ended.epochs), ended.error) == ("stopped", 1, None)
-    pool.release(trial)
     wait_until(lambda: not pool.look()["groups"], 10)
 
 
-def test_an_exception_on_one_rank_ends_the_trial(ends):
-    status, kind, message = said(ends["raises"])
-    assert (status, kind) == ("failed", "exception")
-    assert message.startswith("ValueError: broken before report 7")
-    ended = ends["raises"][-1]
-    assert (ended.attempts, ended.error.rank, len(ended.epochs)) == (1, 1, 6)
+def test_a_loop_that_hangs_is_ended_by_the_limit_and_ranks_that_have_not_reported_are_named(ends):
+    ended = ends["one rank"]
+    assert (ended.status, ended.error.kind) == ("failed", "time_limit")
+    assert "rank 0 waited at a report that rank 1 had not made" in ended.error.message
 
 
-def test_sys_exit_is_an_exception(ends):
-    status, kind, message = said(ends["exits"])
-    assert (status, kind, ends["exits"][-1].attempts) == ("failed", "exception", 1)
-    assert message.startswith("SystemExit: 0")
-
-
-def test_a_loop_that_hangs_is_ended_by_the_limit(ends):
-    status, kind, message = said(ends["hangs"])
-    assert (status, kind) == ("failed", "time_limit")
-    assert "last while in the user's loop" in message
-
-
-def test_ranks_that_have_not_reported_are_named(ends):
-    status, kind, message = said(ends["one rank"])
-    assert (status, kind) == ("failed", "time_limit")
-    assert "rank 0 waited at a report that rank 1 had not made" in message
+def test_a_loop_ends_at_its_target(ends):
+    """At its second report in a row that meets it: its data set's sum."""
+    ended = ends["sums"]
+    assert (ended.status, [each.test_metric for each in ended.epochs], ended.error) == ("at_target", [4950, 4950], None)
 
 
 def test_what_a_loop_leaves_behind_ends(ends):
-    assert ends["leaves"][-1].status == "finished"
-    assert not mentioning(loops.LEFT)
-
-
-def test_a_data_set_reaches_the_loop(ends):
-    assert ends["sums"][-1].epochs[0].test_metric == sum(range(100))
+    assert ends["sums"].epochs
+    wait_until(lambda: not mentioning(loops.LEFT), 20)

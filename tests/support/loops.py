@@ -14,7 +14,6 @@ from typing import Any
 import ray.train
 import torch
 from ray.train import Checkpoint
-from torch import distributed
 
 import scalestudy
 
@@ -51,23 +50,20 @@ def counts(config: dict[str, Any]) -> None:
 
 
 def _break(config: dict[str, Any], report: int) -> None:
-    """Do what `config["breaks"]` says, on the rank and before the report that it names: at most once in a trial."""
-    how, rank, at, once = (config.get("breaks") or {}).values() or (None, 0, 0, "")
-    if how is None or report != at or ray.train.get_context().get_world_rank() != rank:
-        return
-    marker = Path(once)
-    if once and marker.exists():
-        return
-    if once:
-        marker.touch()
-    if how == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif how == "raise":
-        raise ValueError(f"broken before report {report}")
-    elif how == "exit":
-        sys.exit(0)
-    elif how == "hang":
-        time.sleep(3600)
+    """Do what `config["breaks"]` says, on the rank and before the report that it names; with a file `once`, once."""
+    for each in config.get("breaks", ()):
+        if report != each["at"] or ray.train.get_context().get_world_rank() != each["rank"]:
+            continue
+        if each["once"]:
+            if Path(each["once"]).exists():
+                continue
+            Path(each["once"]).touch()
+        if each["how"] == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif each["how"] == "exit":
+            sys.exit(0)
+        else:
+            time.sleep(3600)
 
 
 def reports_on_one_rank(config: dict[str, Any]) -> None:
@@ -78,18 +74,12 @@ def reports_on_one_rank(config: dict[str, Any]) -> None:
         time.sleep(3600)
 
 
-def leaves_a_process(config: dict[str, Any]) -> None:
-    """Leaves a process behind that would run for an hour."""
+def sums_and_leaves_a_process(config: dict[str, Any]) -> None:
+    """Reports the sum of a Ray data set once an epoch, and leaves a process behind that would run for an hour."""
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)", LEFT])
-    ray.train.report({"eval_acc": 0.5})
-
-
-def sums(config: dict[str, Any]) -> None:
-    """Reports the sum of a Ray data set, over all ranks."""
-    shard = ray.train.get_dataset_shard("train")
-    total = torch.tensor(float(sum(row["id"] for row in shard.iter_rows())))
-    distributed.all_reduce(total)
-    ray.train.report({"eval_acc": float(total)})
+    total = sum(row["id"] for row in ray.train.get_dataset_shard("train").iter_rows())
+    for _ in range(config["epochs"]):
+        ray.train.report({"eval_acc": float(total)})
 
 
 def numbers() -> Any:

@@ -9,7 +9,15 @@ from ray.train.v2._internal.execution import train_fn_utils
 from scalestudy.orchestration.groups import user_loop
 from scalestudy.orchestration.groups.events import LoopReport
 from scalestudy.orchestration.groups.ray_train import NotWantedError
-from scalestudy.orchestration.groups.user_loop import STAMP, OwnDataset, StampedReports, _found, loop_config, reduced
+from scalestudy.orchestration.groups.user_loop import (
+    STAMP,
+    OwnDataset,
+    StampedReports,
+    _found,
+    loop_config,
+    reduced,
+    run_loop,
+)
 from scalestudy.training.config import GIVEN_TO_LOOP, TrainConfig
 from scalestudy.training.exceptions import InputError
 from scalestudy.training.pulse import Pulse
@@ -185,6 +193,21 @@ def test_the_pulse_tells_a_report(monkeypatch):
     )
     StampedReports(CONFIG, pulse, None).report({})
     assert (seen, pulse.stage.activity) == (["at a report"], "loading")
+
+
+SEEN = []
+
+
+def looks_at_its_pulse(config):
+    SEEN.append((config["epochs"], config["pulse"].stage.activity))
+
+
+def test_while_the_loop_runs_the_pulse_says_so(monkeypatch):
+    monkeypatch.setattr(user_loop, "set_train_fn_utils", lambda utils: None)
+    monkeypatch.setattr(user_loop, "wait_for_reports", lambda: None)
+    pulse = Pulse()
+    run_loop(CONFIG.replace(loop=f"{__name__}:looks_at_its_pulse", loop_args={"pulse": pulse}), 2, None, pulse)
+    assert SEEN == [(4, "in the user's loop")]
 
 
 def test_stamps_are_reduced_over_the_ranks():

@@ -18,10 +18,16 @@ from scalestudy.orchestration.study import study as studies
 from scalestudy.orchestration.study.study import StudyResult
 from tests.support.in_process import scalestudy
 from tests.support.preloaded import preloaded_cluster
-from tests.support.studies import ANSWERED, write_spec
+from tests.support.studies import write_spec
 from tests.support.telling_models import SECRETS
 
 CPUS = 4
+ANSWERED = {
+    "workload": {"model": "mlp", "data": "digits"},
+    "train": {"epochs": 3},
+    "targets": {"accuracy": [0.8]},
+}
+"""Sections with which the small study reaches its target, and not at its first evaluation: it names a cell."""
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import gc, threading
 import ray
 from scalestudy.orchestration.cluster.connection import Cluster
 
-ray.init("local", num_cpus=1, log_to_driver=False)
+ray.init("local", num_cpus=1, log_to_driver=False, include_dashboard=False)
 leaving, freed = threading.Event(), []
 
 

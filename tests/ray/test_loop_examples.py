@@ -30,7 +30,6 @@ def pool(ray_session, tmp_path_factory):
 )
 def test_a_loop_learns_on_two_workers_as_on_one(pool, name, learning_rate, metric, least_gain):
     config = {
-        "model_args": {},
         "loop": f"docs.examples.{name}:train_loop_per_worker",
         "loop_args": {"hidden": 32},
         "metric": metric,

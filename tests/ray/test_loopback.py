@@ -1,4 +1,7 @@
-"""A cluster that a study starts for itself: none of its ports is open to others, and its patience is its own."""
+"""A cluster that a study starts for itself: how its ports are seen, and that its patience is its own.
+
+`test_worker_groups.py` looks at its ports while it has workers.
+"""
 
 import os
 import socket
@@ -7,11 +10,7 @@ import threading
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-import pytest
-
 from scalestudy.orchestration.cluster.connection import PATIENCE
-from tests.support.groups import group_pool
-from tests.support.processes import family_of
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 LISTEN = "0A"
@@ -46,20 +45,6 @@ def _address(text: str, family: socket.AddressFamily) -> str:
     """The kernel writes words of four bytes in the machine's order."""
     words = [struct.pack("=I", int(text[start : start + 8], 16)) for start in range(0, len(text), 8)]
     return socket.inet_ntop(family, b"".join(words))
-
-
-@pytest.fixture(scope="module")
-def ports(ray_session, tmp_path_factory):
-    """Where everything listens that this process has started, while a group of two workers is there."""
-    with group_pool(tmp_path_factory.mktemp("groups")) as pool:
-        assert pool.train(2, epochs=1).status == "finished"
-        return listening(set(family_of(os.getpid())))
-
-
-def test_every_port_is_on_the_loopback_interface(ports):
-    open_to_others = {place: process for place, process in ports.items() if place[0] not in LOOPBACK}
-    assert not open_to_others
-    assert len(set(ports.values())) >= 4, "Ray's head, its raylet, its agents, its workers"
 
 
 def test_a_port_that_is_open_to_others_is_seen():

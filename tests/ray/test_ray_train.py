@@ -34,7 +34,7 @@ def worker_lost(out_of_memory):
 class Pool:
     """Answers the question whether a group is to start again."""
 
-    def __init__(self, wanted, counts=None):
+    async def answers(self, wanted, counts=None):
         self.wanted, self.counts, self.told = wanted, counts or {}, []
 
     async def kernel_kills(self, _group_id):
@@ -48,9 +48,14 @@ class Pool:
         return self.told
 
 
+@pytest.fixture(scope="module")
+def pool(ray_session):
+    return ray.remote(Pool).options(num_cpus=0).remote()
+
+
 @pytest.mark.parametrize("wanted", [True, False])
-def test_a_group_that_is_not_wanted_is_not_started_again(ray_session, wanted):
-    pool = ray.remote(Pool).options(num_cpus=0).remote(wanted)
+def test_a_group_that_is_not_wanted_is_not_started_again(pool, wanted):
+    ray.get(pool.answers.remote(wanted))
     watch = GroupCallback(pool, "group-1-of-2")
     if wanted:
         watch.after_exception(None, {1: KILLED})
@@ -61,21 +66,20 @@ def test_a_group_that_is_not_wanted_is_not_started_again(ray_session, wanted):
 
 
 @pytest.mark.parametrize("place", ["this node", "a node that is gone"])
-def test_the_kernel_s_count_of_a_dead_worker_s_node_is_looked_at(ray_session, tmp_path, place):
+def test_the_kernel_s_count_of_a_dead_worker_s_node_is_looked_at(pool, tmp_path, place):
     """Of rank 2 only, whose process is gone; a node that is gone gives no evidence."""
     (tmp_path / "events").write_text("oom_kill 3\n")
     node = ray.get_runtime_context().get_node_id() if place == "this node" else "a" * 56
     counts = {rank: KillCount(node=node, file=str(tmp_path / "events"), kills=2) for rank in range(3)}
-    pool = ray.remote(Pool).options(num_cpus=0).remote(True, counts)
+    ray.get(pool.answers.remote(True, counts))
     watch = GroupCallback(pool, "group-1-of-3")
     watch.after_exception(None, {0: RuntimeError("Connection closed by peer"), 2: DIED})
     expected = {2: KERNEL_KILL} if place == "this node" else {}
     assert ray.get(pool.heard.remote()) == [("group-1-of-3", worker_lost(expected))]
 
 
-def test_without_pool_no_group_is_started_again(ray_session):
-    pool = ray.remote(Pool).options(num_cpus=0).remote(True)
-    ray.get(pool.heard.remote())
+def test_without_pool_no_group_is_started_again(pool):
+    ray.get(pool.answers.remote(True))
     ray.kill(pool)
     with pytest.raises(ActorDiedError):
         GroupCallback(pool, "group-1-of-2").after_exception(None, {0: DIED})

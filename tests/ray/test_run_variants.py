@@ -42,11 +42,11 @@ def done(cluster, module_place):
         sweep={
             "num_gpus": [2],
             "batch_size": [64],
-            "learning_rate": [0.001, 0.002],
+            "learning_rate": [0.001],
             "seed": [0],
             "train.gradient_sync": STRATEGIES,
         },
-        search={"method": "random", "samples": 6, "seed": 2},
+        search={"method": "random", "samples": 3, "seed": 2},
         targets={"accuracy": [0.1]},
     )
     with pytest.MonkeyPatch.context() as patch:
@@ -59,10 +59,9 @@ def trials(done):
     return StudyFolder(done.folder).read_trials()
 
 
-@pytest.mark.slow
 def test_every_strategy_finishes_and_lowers_the_error(done, trials):
     assert done.exit_code == ExitCode.DONE
-    assert sorted(trial["params"]["train.gradient_sync"] for trial in trials) == sorted(2 * STRATEGIES)
+    assert sorted(trial["params"]["train.gradient_sync"] for trial in trials) == sorted(STRATEGIES)
     for trial in trials:
         first, last = trial["epochs"]
         assert (first["epoch"], first["steps"], last["epoch"], last["steps"]) == (1, 15, 2, 15)
@@ -76,7 +75,7 @@ def test_every_strategy_finishes_and_lowers_the_error(done, trials):
 def test_a_random_study_runs_the_points_that_its_plan_shows(done, trials):
     spec = StudySpec.model_validate(read_yaml(StudyFolder(done.folder).spec_file.read_text("utf-8")).data)
     assert [trial["trial_id"] for trial in trials] == [trial.trial_id for trial in make_plan(spec).trials]
-    assert done.summary["trials"]["planned"] == 6
+    assert done.summary["trials"]["planned"] == 3
 
 
 def test_what_training_picked_is_told(trials):

@@ -1,9 +1,11 @@
-"""A study with a failing and a diverged trial; and studies that are refused."""
+"""A study in which everything fails that can; and studies that are refused."""
 
 import html
 import json
-from dataclasses import replace
+import subprocess
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,50 +18,98 @@ from scalestudy.orchestration.cluster import node_checks as clusters
 from scalestudy.orchestration.cluster import nodes
 from scalestudy.orchestration.storage.lock import lock_of
 from scalestudy.orchestration.study.opening import open_resumed
+from scalestudy.orchestration.study.study import StudyResult
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.train import train
 from tests.ray.conftest import run_by_command
-from tests.support import keeping
+from tests.support import telling_models
 from tests.support.in_process import scalestudy
 from tests.support.studies import left_behind, write_spec
 
 POINTS = [
-    {"num_gpus": 1, "learning_rate": 0.1},
-    {"num_gpus": 1, "learning_rate": 1.0e38},
-    {"num_gpus": 2, "learning_rate": 0.1},
+    {"num_gpus": 1, "batch_size": 256, "learning_rate": 1.0e38},
+    {"num_gpus": 1, "batch_size": 256, "learning_rate": 0.1},
+    {"num_gpus": 2, "batch_size": 256, "learning_rate": 0.1},
 ]
+MODEL = "tests.support.telling_models:Mistaken"
 RAISED = "ValueError: raised: *** at postgresql://bob:***@db/mlflow"
 
 
+@dataclass(frozen=True)
+class Mended:
+    """A study that stopped for a mistake in the model, and went on without it."""
+
+    stopped: StudyResult
+    trials: list[dict[str, Any]]  # when it had stopped
+    printed: list[subprocess.CompletedProcess[str]]  # of the run and of the resume
+    folder: StudyFolder
+
+
 @pytest.fixture(scope="module")
-def done(cluster, module_place):
-    """Of two workers the model raises; a rate of 1e38 diverges."""
+def study(cluster, module_place):
+    """With the mistake every trial fails; without it 1e38 diverges, and of two workers the model still raises."""
+    mistake = module_place / "mistake"
+    mistake.touch()
     spec = write_spec(
         module_place,
-        workload={"model": "tests.support.telling_models:Telling", "data": "digits"},
+        workload={"model": MODEL, "model_args": {"mistake": str(mistake)}, "data": "digits"},
         train={"epochs": 1},
-        sweep={"points": [{**point, "batch_size": 256} for point in POINTS], "seed": [0]},
+        sweep={"points": POINTS, "seed": [0]},
     )
-    result, printed = run_by_command("run", spec, "--address", "local", cwd=module_place)
-    assert printed.returncode == result.exit_code
-    return result
+    stopped, first = run_by_command("run", spec, "--address", "local", "--no-rehearsal", cwd=module_place)
+    folder = StudyFolder(stopped.folder)
+    trials = folder.read_trials()
+
+    began = json.loads((entry := folder.journal_folder / "00000001.json").read_text("utf-8"))
+    files = began["event"]["fingerprint"]["code"]["tests.support.telling_models"]
+    files["tests/support/telling_models.py"] = "of before an edit"
+    entry.write_text(json.dumps(began), "utf-8")
+    mistake.unlink()
+    arguments = ("--retry-failed", "--address", "local", "--no-rehearsal")
+    again = scalestudy("resume", folder.path, *arguments, cwd=module_place)
+    return Mended(stopped, trials, [first, again], folder)
 
 
 @pytest.fixture(scope="module")
-def trials(done):
+def trials(study):
     """By workers and rate."""
-    found = StudyFolder(done.folder).read_trials()
+    found = study.folder.read_trials()
     return {(trial["params"]["num_gpus"], trial["params"]["learning_rate"]): trial for trial in found}
 
 
-def test_a_failing_model_fails_its_trials_and_the_study_goes_on(done, trials):
-    assert done.exit_code == ExitCode.SOME_FAILED
+def test_a_study_whose_first_trials_fail_alike_stops(study):
+    printed = study.printed[0]
+    assert study.stopped.exit_code == printed.returncode == ExitCode.SOME_FAILED
+    assert "failed with the same error, and none has a result: KeyError: 'a mistake'" in printed.stdout
+    assert f"mend the code, then: scalestudy resume {study.stopped.address} --retry-failed" in printed.stdout
+    assert [(trial["status"], trial["params"]["learning_rate"]) for trial in study.trials] == [
+        ("failed", 1.0e38),
+        ("failed", 0.1),
+    ]
+
+
+def test_what_has_failed_can_be_run_again_once_the_code_is_mended(study, trials):
+    """As a new attempt; an edit in between is told."""
+    printed = study.printed[1]
+    told, training = (
+        printed.stdout.index(word) for word in ("changed since: tests/support/telling_models.py\n", ": training")
+    )
+    assert told < training
+    ends = {place: (trial["status"], trial["attempts"]) for place, trial in trials.items()}
+    assert ends == {(1, 1.0e38): ("diverged", 2), (1, 0.1): ("finished", 3), (2, 0.1): ("failed", 1)}
+    assert len(study.folder.trials_file.read_text("utf-8").splitlines()) == len(trials)
+
+
+def test_a_failing_trial_fails_and_the_study_goes_on(study, trials):
+    assert study.printed[1].returncode == ExitCode.SOME_FAILED
+    counts = json.loads(study.folder.summary_file.read_text("utf-8"))["trials"]
+    assert (counts["finished"], counts["diverged"], counts["failed"]) == (1, 1, 1)
     failed = trials[2, 0.1]
-    assert (failed["status"], failed["error"]["rank"]) == ("failed", 1)
+    assert failed["error"]["rank"] == 1
     assert failed["error"]["message"].startswith(RAISED)
-    assert RAISED in html.unescape((done.folder / "report.html").read_text("utf-8"))
-    client = MlflowClient(tracking_uri=done.tracking_uri)
+    assert RAISED in html.unescape(study.folder.report_file.read_text("utf-8"))
+    client = MlflowClient(tracking_uri=study.stopped.tracking_uri)
     (run,) = client.search_runs(
         [client.get_experiment_by_name("small").experiment_id], f"tags.`scalestudy.trial_id` = '{failed['trial_id']}'"
     )
@@ -70,105 +120,34 @@ def test_a_failing_model_fails_its_trials_and_the_study_goes_on(done, trials):
     assert RAISED in traceback
 
 
-def test_a_diverged_trial_is_a_result(done, trials):
-    assert {trials[1, 0.1]["status"], trials[1, 1.0e38]["status"]} == {"finished", "diverged"}
-    counts = done.summary["trials"]
-    assert (counts["finished"], counts["diverged"], counts["failed"]) == (1, 1, 1)
-
-
-def test_what_has_failed_can_be_run_again(done, module_place):
-    """It fails again, as a new attempt; what has ended otherwise stays as it is; an edit in between is told."""
-    folder = StudyFolder(done.folder)
-    before = {trial["trial_id"]: trial for trial in folder.read_trials()}
-    nothing = scalestudy("resume", folder.path, "--retry-failed", "--only", "no_room", cwd=module_place)
+def test_a_retry_that_is_refused_changes_nothing(study, module_place):
+    before = study.folder.trials_file.read_bytes()
+    nothing = scalestudy("resume", study.folder.path, "--retry-failed", "--only", "no_room", cwd=module_place)
     assert nothing.returncode == 2, nothing.stdout
     assert "--only: no_room" in nothing.stderr
-    with lock_of(folder):
-        busy = scalestudy("resume", folder.path, "--retry-failed", cwd=module_place)
+    with lock_of(study.folder):
+        busy = scalestudy("resume", study.folder.path, "--retry-failed", cwd=module_place)
     assert (busy.returncode, busy.stdout) == (2, "")
     assert "is being run by process" in busy.stderr
-    assert {trial["trial_id"]: trial for trial in folder.read_trials()} == before
-
-    began = json.loads((first := folder.journal_folder / "00000001.json").read_text("utf-8"))
-    files = began["event"]["fingerprint"]["code"]["tests.support.telling_models"]
-    files["tests/support/telling_models.py"] = "of before an edit"
-    first.write_text(json.dumps(began), "utf-8")
-    again = scalestudy("resume", folder.path, "--retry-failed", "--address", "local", cwd=module_place)
-    assert again.returncode == ExitCode.SOME_FAILED, again.stderr
-    told, training = (
-        again.stdout.index(word) for word in ("changed since: tests/support/telling_models.py\n", ": training")
-    )
-    assert told < training
-    after = {trial["trial_id"]: trial for trial in folder.read_trials()}
-    (failed,) = [trial_id for trial_id, trial in before.items() if trial["status"] == "failed"]
-    assert {trial_id for trial_id in after if after[trial_id] != before[trial_id]} == {failed}
-    assert (after[failed]["status"], after[failed]["attempts"]) == ("failed", 2)
-    assert len(folder.trials_file.read_text("utf-8").splitlines()) == len(before)
+    assert study.folder.trials_file.read_bytes() == before
 
 
-def test_a_study_whose_first_trials_fail_alike_stops_and_goes_on_when_the_code_is_mended(cluster, place, monkeypatch):
-    mistake = place / "mistake"
-    mistake.touch()
-    spec = write_spec(
-        place,
-        workload={
-            "model": "tests.support.faulty_models:WrongWhile",
-            "model_args": {"file": str(mistake)},
-            "data": "digits",
-        },
-        train={"epochs": 1},
-        sweep={"num_gpus": [1], "batch_size": [256], "learning_rate": [0.1, 0.2, 0.3], "seed": [0, 1]},
-    )
-    arguments = ("--address", "local", "--no-rehearsal")
-    stopped, printed = run_by_command("run", spec, *arguments, cwd=place)
-    assert stopped.exit_code == printed.returncode == ExitCode.SOME_FAILED
-    assert "failed with the same error, and none has a result: KeyError: 'a mistake'" in printed.stdout
-    assert f"mend the code, then: scalestudy resume {stopped.address} --retry-failed" in printed.stdout
-    folder = StudyFolder(stopped.folder)
-    failed = [trial["params"]["learning_rate"] for trial in folder.read_trials()]
-    assert failed == [0.1, 0.1, 0.2], "two seeds are one cell"
-
-    mistake.unlink()
-    mended = scalestudy("resume", folder.path, "--retry-failed", "--address", "local", cwd=place)
-    assert mended.returncode == ExitCode.DONE, mended.stdout + mended.stderr
-    trials = folder.read_trials()
-    assert [trial["status"] for trial in trials] == ["finished"] * 6
-    assert sorted(trial["attempts"] for trial in trials) == [1, 1, 1, 2, 2, 2]
-
-
-def test_a_trial_that_would_begin_with_another_s_weights_is_trained_by_fresh_workers(cluster, place):
-    """The model keeps its backbone. Each rate then trains as it would alone; a later run knows."""
-    spec = write_spec(
-        place,
-        workload={"model": "tests.support.keeping:cached", "data": "digits"},
-        train={"epochs": 1},
-        sweep={"num_gpus": [1], "batch_size": [256], "learning_rate": [0.1, 0.05], "seed": [0]},
-    )
-    result, printed = run_by_command("run", spec, "--address", "local", "--no-rehearsal", cwd=place)
-    assert result.exit_code == ExitCode.DONE, printed.stderr
-    why = "the model's 0.1.weight was trained by an earlier trial"
-    assert f"every trial gets fresh workers: {why}" in printed.stdout
-    assert f"Every trial got fresh workers: {why}." in html.unescape((result.folder / "report.html").read_text("utf-8"))
-    assert open_resumed(result.folder).history.fresh_workers == why
-    trials = StudyFolder(result.folder).read_trials()
-    assert [trial["status"] for trial in trials] == ["finished"] * 2
-    assert [failure["kind"] for failure in trials[1]["failures"]] == ["used_workers"]
-    alone = TrainConfig.from_dict(
-        {
-            "model": "tests.support.keeping:cached",
-            "data": "digits",
-            "batch_size": 256,
-            "learning_rate": 0.05,
-            "epochs": 1,
-        }
-    )
-    keeping._backbone.cache_clear()  # this process has loaded the best model for MLflow
+def test_a_trial_that_would_begin_with_another_s_weights_is_trained_by_fresh_workers(study, trials):
+    """The model keeps its layer, whose weights the trial before has made NaN. A later run knows."""
+    why = "the model's layer.weight was trained by an earlier trial"
+    assert f"every trial gets fresh workers: {why}" in study.printed[1].stdout
+    assert f"Every trial got fresh workers: {why}." in html.unescape(study.folder.report_file.read_text("utf-8"))
+    assert open_resumed(study.folder.path).history.fresh_workers == why
+    assert [failure["kind"] for failure in trials[1, 0.1]["failures"]] == ["used_workers"]
+    own = {"model": MODEL, "model_args": {"mistake": ""}, "data": "digits", "epochs": 1}
+    alone = TrainConfig.from_dict({**own, "batch_size": 256, "learning_rate": 0.1})
+    telling_models.kept_layer.cache_clear()  # this process has loaded the best model for MLflow
     here = Worker(rank=0, world_size=1, device=torch.device("cpu"), threads=1)
     (epoch,) = train(alone, here).records
-    assert trials[1]["epochs"][0]["train_loss"] == epoch.train_loss
-    # the last bits of the test set's float32 sums depend on the process; what another trial left changes the first ones
-    assert trials[1]["epochs"][0]["test_loss"] == pytest.approx(epoch.test_loss, rel=1e-6)
-    assert abs(trials[0]["epochs"][0]["test_loss"] / epoch.test_loss - 1) > 1e-3
+    (told,) = trials[1, 0.1]["epochs"]
+    assert told["train_loss"] == epoch.train_loss
+    # the last bits of the test set's float32 sums depend on the process
+    assert told["test_loss"] == pytest.approx(epoch.test_loss, rel=1e-6)
 
 
 def test_more_workers_than_the_cluster_can_have(cluster, tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from tests.support.fake_pool import FakePool, ended, order_by
 from tests.support.searches import at_once, curve_of, suggestions
 from tests.support.synthetic_studies import spec_of
 
-GRID = "name: x\ntrain: {epochs: 2}\nsweep: {num_gpus: [1, 2], learning_rate: [0.1, 0.2, 0.3]}"
+GRID = "name: x\ntrain: {epochs: 2}\nsweep: {num_gpus: [1, 2], learning_rate: [0.1, 0.2]}"
 TPE = """
 name: x
 train: {epochs: 2}
@@ -98,10 +98,10 @@ def test_a_grid_runs_in_the_plan_s_order_one_at_a_time(pool, tmp_path):
 
 def test_what_has_ended_is_not_run_again_and_several_run_at_a_time(pool, tmp_path):
     first = Run(pool, tmp_path / "1", GRID, ends=2)
-    assert 2 <= len(first.ended) < 6
+    assert 2 <= len(first.ended) < 4
     rest = Run(pool, tmp_path / "2", GRID, past=first.journal, concurrency=3)
     assert not first.ended.keys() & rest.ended.keys()
-    assert len(first.ended) + len(rest.ended) == 6
+    assert len(first.ended) + len(rest.ended) == 4
     assert not Run(pool, tmp_path / "3", GRID, past=first.journal + rest.journal).journal
 
 
@@ -114,7 +114,7 @@ def test_a_trial_that_has_no_order_fails_alone(pool, tmp_path):
         return inner(trial)
 
     run = Run(pool, tmp_path, GRID, order_of=order_of)
-    assert sorted(run.ended.values()) == ["failed"] * 2 + ["finished"] * 4
+    assert sorted(run.ended.values()) == ["failed"] * 2 + ["finished"] * 2
     errors = [event.error for _, event in run.journal if isinstance(event, Ended) and event.error]
     assert [each.kind for each in errors] == ["config", "config"]
     assert [each.message for each in errors] == ["no such rate", "batch_size: 1; use more"]
@@ -135,15 +135,15 @@ def test_trials_that_are_put_off_come_after_the_others(pool, tmp_path, concurren
     assert set(run.ended.values()) == {"finished"}
     assert set(list(run.ended)[-2:]) == set(late), "they went to the back of the queue"
     assert sorted(run.of(Retried)) == sorted([late[0], late[0], late[1]])
-    assert [len(run.epochs_of(trial_id)) for trial_id in planned.values()] == [2] * 6
+    assert [len(run.epochs_of(trial_id)) for trial_id in planned.values()] == [2] * 4
     released = [trial_id for call, trial_id in ray.get(pool.told.remote()) if call == "release"]
     assert sorted(released) == sorted(planned.values()), "each once, at its end"
     assert run.search.gave_up is None
 
 
 def test_a_sweep_ends_when_all_that_is_left_is_put_off_again_and_again(pool, tmp_path):
-    run = Run(pool, tmp_path, GRID, order_of=put_off({(0.1, 1): 9, (0.2, 2): 9}))
-    assert len(run.ended) == 4
+    run = Run(pool, tmp_path, GRID, order_of=put_off({(0.1, 1): 9, (0.1, 2): 9}))
+    assert len(run.ended) == 2
     assert len(run.of(Retried)) == 8, "once each before the others ended, and three times after"
     assert "each of 2 trials left was put off 3 times" in run.search.gave_up
     assert run.search.gave_up.endswith("no_room: the room is gone")
@@ -161,8 +161,8 @@ def test_tpe_through_tune_is_the_search_itself(pool, tmp_path):
 
 
 def test_tpe_with_several_trials_at_a_time_runs_each_point_once(pool, tmp_path):
-    run = Run(pool, tmp_path, TPE, concurrency=2)
-    assert len(run.ended) == len(run.of(Suggested)) == len(set(run.of(Suggested))) == 13
+    run = Run(pool, tmp_path, TPE.replace("samples: 13", "samples: 5"), concurrency=2)
+    assert len(run.ended) == len(run.of(Suggested)) == len(set(run.of(Suggested))) == 5
 
 
 def falling(trial):

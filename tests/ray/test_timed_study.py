@@ -46,7 +46,7 @@ def timed(follow, place):
     workload = {"model": "tests.support.user_models:Meets", "data": "digits"}
     spec = write_spec(
         place,
-        workload={**workload, "model_args": {"place": str(place / "met"), "parties": 3}},
+        workload={**workload, "model_args": {"place": str(place / "met"), "parties": 3, "seconds": 0.03}},
         train={"epochs": 2},
         sweep={"num_gpus": [1, 2], "batch_size": [64], "learning_rate": [0.1], "seed": [0]},
     )

@@ -1,7 +1,6 @@
 """Models that break in a chosen step, on a chosen rank; trials name them as `tests.support.faulty_models:…`."""
 
 import time
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -24,20 +23,6 @@ class BreaksInStep(nn.Module):
             raise (
                 torch.OutOfMemoryError("no memory for this layer") if self.memory else ArithmeticError("it can't go on")
             )
-        return self.body(inputs)
-
-
-class WrongWhile(nn.Module):
-    """Raises in its first forward for as long as a file is there."""
-
-    def __init__(self, num_classes: int, in_channels: int, file: str) -> None:
-        super().__init__()
-        self.body = linear(num_classes, in_channels)
-        self.file = Path(file)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        if self.file.exists():
-            raise KeyError("a mistake")
         return self.body(inputs)
 
 

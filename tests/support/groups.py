@@ -21,8 +21,7 @@ from scalestudy.orchestration.study.engine import pool_actor
 from scalestudy.training.config import TrainConfig
 
 LIMITS = {"trial_seconds": 120.0, "stalled_seconds": 60.0, "failures_per_trial": 2, "trials_per_group": 200}
-CONFIG = {"model": "lenet", "model_args": {"init": "xavier"}, "data": "digits", "batch_size": 256}
-CONFIG |= {"learning_rate": 0.1, "epochs": 2}
+CONFIG = {"data": "digits", "batch_size": 256, "learning_rate": 0.1, "epochs": 2}
 
 
 class Pool:
@@ -39,10 +38,11 @@ class Pool:
         """Asks for workers for a trial, which keeps its checkpoints there; returns the trial's id."""
         self._count += 1
         trial_id = f"trial-{self._count}"
+        model = {} if "loop" in config else {"model": "mlp"}
         self._orders[trial_id] = TrialOrder(
             trial_id=trial_id,
             num_workers=num_workers,
-            config=TrainConfig.from_dict({**CONFIG, **config}),
+            config=TrainConfig.from_dict({**CONFIG, **model, **config}),
             checkpoints=str(checkpoints) if checkpoints else None,
             stop_at=stop_at,
         )

@@ -75,9 +75,12 @@ class Counts(nn.Module):
 
 
 class Meets(nn.Module):
-    """Its first step waits until so many workers, of any trials, have come to theirs: their trials run side by side."""
+    """Its first step waits until so many workers, of any trials, have come to theirs: their trials run side by side.
 
-    def __init__(self, num_classes: int, in_channels: int, place: str, parties: int, seconds: float = 90.0) -> None:
+    It sleeps in every step of training, which takes time and no core.
+    """
+
+    def __init__(self, num_classes: int, in_channels: int, place: str, parties: int, seconds: float = 0.0) -> None:
         super().__init__()
         self.body = linear(num_classes, in_channels)
         self.place, self.parties, self.seconds, self.met = place, parties, seconds, False
@@ -87,7 +90,8 @@ class Meets(nn.Module):
             self.met = True
             with open(os.path.join(self.place, f"{os.getpid()}"), "w"):  # noqa: PTH118, PTH123
                 pass
-            give_up = time.monotonic() + self.seconds
+            give_up = time.monotonic() + 90.0
             while len(os.listdir(self.place)) < self.parties and time.monotonic() < give_up:  # noqa: PTH208
                 time.sleep(0.05)
+        time.sleep(self.seconds if self.training else 0.0)
         return self.body(inputs)

@@ -8,6 +8,7 @@ from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 from scalestudy.orchestration.groups.events import KillCount
 from scalestudy.orchestration.groups.failures import KERNEL_KILL, Loss
 from scalestudy.orchestration.groups.ray_train import GroupCallback, NotWantedError, cause_of, died, out_of_memory_kills
+from tests.support.groups import wait_until
 
 KILLED = WorkerHealthCheckFailedError("a worker health check failed", failure=OutOfMemoryError("low on memory"))
 DIED = WorkerHealthCheckFailedError("a worker health check failed", failure=ActorDiedError())
@@ -81,5 +82,14 @@ def test_the_kernel_s_count_of_a_dead_worker_s_node_is_looked_at(pool, tmp_path,
 def test_without_pool_no_group_is_started_again(pool):
     ray.get(pool.answers.remote(True))
     ray.kill(pool)
+    wait_until(lambda: is_dead(pool), 20)
     with pytest.raises(ActorDiedError):
         GroupCallback(pool, "group-1-of-2").after_exception(None, {0: DIED})
+
+
+def is_dead(actor):
+    try:
+        ray.get(actor.heard.remote())
+    except ActorDiedError:
+        return True
+    return False

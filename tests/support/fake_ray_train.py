@@ -107,6 +107,8 @@ class FakeRayTrain:
         self.progress: dict[tuple[str, int], int] = {}  # (incarnation, sequence) → what rank 0 has posted
         self.steps: dict[tuple[str, int], int] = {}  # likewise → steps of a training that hangs on
         self.overbooked: list[str] = []
+        self.cold_starts: dict[str, float] = {}
+        self.asked: list[asyncio.Future[bool]] = []  # every rank 0's questions
         self.closed = False
         self.unstartable: set[int] = set()  # sizes whose groups never start
         self.cause: Cause = "worker_lost"  # as which it tells of dead workers
@@ -126,6 +128,7 @@ class FakeRayTrain:
         if orders is None:
             self.closed = True
             return
+        self.cold_starts.update(orders.ready)
         for start in orders.start:
             fit = FakeFit(start.group_id, start.num_workers, list(start.nodes), start.tag)
             self.fits[fit.group_id] = fit
@@ -230,7 +233,9 @@ class FakeRayTrain:
 
     def _ask(self, mode: ExitMode, worker: FakeWorker) -> asyncio.Future[bool]:
         """Rank 0's open question."""
-        return asyncio.ensure_future(self.actor.wait_for_exit(mode, turn_of(worker)))
+        question = asyncio.ensure_future(self.actor.wait_for_exit(mode, turn_of(worker)))
+        self.asked.append(question)
+        return question
 
     async def _leave(self, worker: FakeWorker, status: TrainingStatus) -> None:
         await self.report(worker, TrainingEnded(status=status, score=0.5, lost_seconds=0.0, message=None))

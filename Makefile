@@ -37,6 +37,8 @@ PIP_INSTALL = $(BIN)/python -m pip install -qq --no-compile --disable-pip-versio
 PACKAGES = "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
+export PYTHONDONTWRITEBYTECODE :=  # what is not compiled when it is installed has to be kept when it is compiled
+
 EXTRA_tests := [test]
 EXTRA_tools := [dev]
 HAS_installed := installed

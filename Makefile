@@ -63,10 +63,10 @@ check: lint test-unit
 test: test-unit test-ray
 
 test-unit: $(VENV)/tests
-	$(PYTEST) -m "not slow and not chaos" --numprocesses $(PROCESSES) --dist loadfile $(UNIT)
+	$(PYTEST) -m "not slow and not chaos" --bounds unit --numprocesses $(PROCESSES) --dist loadfile $(UNIT)
 
 test-ray: $(VENV)/tests
-	$(PYTEST) -m "not slow and not chaos" tests/ray
+	$(PYTEST) -m "not slow and not chaos" --bounds ray tests/ray
 
 test-long: $(VENV)/tools
 	$(PYTEST) -m "not chaos" tests/long

@@ -100,12 +100,13 @@ class Costs:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
-        bounds, part = read_bounds(), config.getoption("bounds")
-        terminalreporter.write_line(
-            "counted: " + ", ".join(f"{count} {name}" for name, count in sorted(self.counts.items()))
-        )
-        for line in above(self.counts, bounds[part]) if part else ():
-            terminalreporter.write_line(f"above the bound: {line}", red=True)
+        part = config.getoption("bounds")
+        if not part:
+            return
+        bounds, say = read_bounds(), terminalreporter.write_line
+        say("counted: " + ", ".join(f"{count} {name}" for name, count in sorted(self.counts.items())))
+        for line in above(self.counts, bounds[part]):
+            say(f"above the bound: {line}", red=True)
         for test, seconds in self.seconds.most_common():
             if seconds > LONG_SECONDS and test.partition("[")[0] not in bounds["long"]["tests"]:
-                terminalreporter.write_line(f"{seconds:.1f} s, and not listed as long in tests/bounds.toml: {test}")
+                say(f"{seconds:.1f} s, and not listed as long in tests/bounds.toml: {test}")

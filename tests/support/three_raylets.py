@@ -67,7 +67,8 @@ def kill_a_node_of(pool: Pool, trial_id: str, others: list[Any]) -> None:
 def node_loss(pool: Pool, others: list[Any], folder: Path) -> dict[str, Any]:
     """A trial of three workers loses a node; one of five has no room any more; one of two still runs."""
     plain = pool.train(3, **{**TRIAL, "model_args": {"seconds": 0.0}})
-    hit = pool.request(3, folder / "checkpoints", **{**TRIAL, "model_args": {"seconds": 0.1}})
+    # the seven epochs after the kill take some 10 s: Ray needs up to 4 to end the workers of a raylet that is gone
+    hit = pool.request(3, folder / "checkpoints", **{**TRIAL, "model_args": {"seconds": 0.3}})
     kill_a_node_of(pool, hit, others)
     large = pool.request(5, **TRIAL)
     ended = pool.end_of(hit)

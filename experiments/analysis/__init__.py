@@ -6,7 +6,6 @@ every command asks a room below for something, and the laws import SciPy.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,15 +15,24 @@ if TYPE_CHECKING:
     from scalestudy.experiments.analysis.text.sentences import best_rows, book_table, recommendation_lines
 
 __all__ = ["answer_lines", "best_rows", "book_table", "predict", "recommend", "recommendation_lines", "summarise"]
-_FILES = {
-    **dict.fromkeys(("predict", "recommend"), "answers.analysis"),
-    **dict.fromkeys(("best_rows", "book_table", "recommendation_lines"), "text.sentences"),
-    "answer_lines": "text.answer",
-    "summarise": "answers.summary",
-}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _FILES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_FILES[name]}"), name)
+    match name:
+        case "predict" | "recommend":
+            from scalestudy.experiments.analysis.answers import analysis
+
+            return getattr(analysis, name)
+        case "summarise":
+            from scalestudy.experiments.analysis.answers import summary
+
+            return summary.summarise
+        case "answer_lines":
+            from scalestudy.experiments.analysis.text import answer
+
+            return answer.answer_lines
+        case "best_rows" | "book_table" | "recommendation_lines":
+            from scalestudy.experiments.analysis.text import sentences
+
+            return getattr(sentences, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

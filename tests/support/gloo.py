@@ -104,10 +104,12 @@ def _receive(connection: Connection, rank: int) -> tuple[bool, Any]:
 def _fork_ranks(connections: list[Connection]) -> None:
     """Forks a rank for each connection, in a process group of their own; ends with them, 1 if one ended badly."""
     os.setpgid(0, 0)
+    gc.disable()  # while so much is imported
 
     import scalestudy.training.loop.train  # noqa: F401
 
     gc.freeze()  # what is imported is never garbage: the collections as five processes end take seconds of a core
+    gc.enable()
     ranks = []
     for mine in connections:
         rank = os.fork()

@@ -8,6 +8,7 @@ trial must be the same whatever ran before it.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import math
 import os
@@ -426,7 +427,10 @@ def main() -> None:
     def tell(**told: Any) -> None:
         answer_with(told)
 
+    gc.disable()  # while PyTorch is imported, which is no garbage: it and its forks would look through it for seconds
     orders = [Order.of(each, plain["modules"], plain["ranges"]) for each in plain["kinds"]]
+    gc.freeze()
+    gc.enable()
     memory = limit_memory()
     first, again, status = answers_of(orders, memory, lambda number, answer: tell(kind=number, answer=asdict(answer)))
     if status and (len(first) < len(orders) or not again):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from scalestudy.experiments.plan.plan import Plan, make_plan
 from scalestudy.experiments.spec.study_spec import StudySpec
@@ -168,7 +168,7 @@ class World:
         """The share of seeds that never reach the target: they diverge, or come to a plateau."""
         if self.bend not in ("divergence", "plateau"):
             return 0.0
-        return float(stats.norm.cdf(math.log2(rate / self._bent_rate) / BROKEN_BY))
+        return float(special.ndtr(math.log2(rate / self._bent_rate) / BROKEN_BY))
 
     def _shape(self, place: Place) -> float:
         """Median time over seeds up to a factor; infinity where half of them miss the target."""
@@ -176,7 +176,7 @@ class World:
         lost = self.losing(rate)
         if lost >= 0.5:
             return math.inf
-        later = math.exp(self.noise * float(stats.norm.ppf(0.5 / (1 - lost))))
+        later = math.exp(self.noise * float(special.ndtri(0.5 / (1 - lost))))
         return self.shape_of_steps(batch_size, rate) * self.step_seconds(num_gpus, batch_size) * later
 
     @cached_property

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import special
 
 from scalestudy.experiments.analysis.laws.step_figures import StepFigures, why_no_law
 from scalestudy.experiments.analysis.laws.step_seconds import DRAWS, step_seconds
@@ -230,7 +230,7 @@ def test_an_overlap_that_hardly_matters_is_not_identified():
 
 
 STUDIES = 24
-LEAST_HELD = int(stats.binom.ppf(0.001, STUDIES, 0.86))
+LEAST_HELD = math.ceil(special.bdtrik(0.001, STUDIES, 0.86))
 """Of 24 intervals that hold the truth in 86 of 100 cases, fewer do so once in a thousand: 15."""
 
 

@@ -6,7 +6,6 @@ opened here, such as data on the cluster's storage alone, stops no study: it is 
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -62,11 +61,8 @@ def read_data(configs: Mapping[str, TrainConfig]) -> dict[str, DataFacts]:
 def main() -> None:
     """Read configs from standard input, and print the facts of each one's data, empty for data that can't be opened."""
     order, answer = order_and_answer()
-    gc.disable()  # while PyTorch is imported, which is no garbage
     from scalestudy.training.data.facts import read_twice
 
-    gc.freeze()
-    gc.enable()
     for each in order:
         try:
             facts = read_twice(TrainConfig.from_dict(each))

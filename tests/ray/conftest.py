@@ -87,9 +87,10 @@ class SmallStudy:
 
 
 @pytest.fixture(scope="session")
-def small_study(cluster, tmp_path_factory) -> SmallStudy:
+def small_study(cluster, empty_store, tmp_path_factory) -> SmallStudy:
     """Nobody changes it: a test that goes on with it takes a copy."""
     place = tmp_path_factory.mktemp("small")
+    shutil.copy(empty_store, place)
     write_spec(place, **ANSWERED)
     result, printed = run_by_command("run", "study.yaml", "--address", "local", cwd=place)
     return SmallStudy(place, result, printed)

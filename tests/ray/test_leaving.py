@@ -2,14 +2,15 @@
 
 import sys
 
+from tests.support.drivers import joining
 from tests.support.studies import ran
 
 LEAVES = """
-import gc, threading
+import gc, sys, threading
 import ray
 from scalestudy.orchestration.cluster.connection import Cluster
 
-ray.init("local", num_cpus=1, log_to_driver=False, include_dashboard=False)
+ray.init(sys.argv[1], log_to_driver=False)
 leaving, freed = threading.Event(), []
 
 
@@ -39,7 +40,7 @@ print("collects:", gc.isenabled(), *sorted(set(freed)), len(freed))
 """
 
 
-def test_no_other_thread_frees_a_reference_of_rays_meanwhile():
+def test_no_other_thread_frees_a_reference_of_rays_meanwhile(cluster):
     """Ray ends a process, with status 1 and without a word, that frees one while it is shut down."""
-    left = ran([sys.executable, "-c", LEAVES])
+    left = ran([sys.executable, "-c", LEAVES, cluster.address], **joining(cluster))
     assert (left.returncode, left.stdout) == (0, "collects: False\ncollects: True before 10\n"), left.stderr

@@ -32,25 +32,24 @@ def worker_lost(out_of_memory):
     return Loss(incarnation="", cause="worker_lost", out_of_memory=out_of_memory)
 
 
-class Pool:
-    """Answers the question whether a group is to start again."""
-
-    async def answers(self, wanted, counts=None):
-        self.wanted, self.counts, self.told = wanted, counts or {}, []
-
-    async def kernel_kills(self, _group_id):
-        return self.counts
-
-    async def workers_lost(self, group_id, loss):
-        self.told.append((group_id, loss))
-        return self.wanted
-
-    async def heard(self):
-        return self.told
-
-
 @pytest.fixture(scope="module")
 def pool(ray_session):
+    class Pool:  # a local class, so that Ray's worker need not import this file
+        """Answers the question whether a group is to start again."""
+
+        async def answers(self, wanted, counts=None):
+            self.wanted, self.counts, self.told = wanted, counts or {}, []
+
+        async def kernel_kills(self, _group_id):
+            return self.counts
+
+        async def workers_lost(self, group_id, loss):
+            self.told.append((group_id, loss))
+            return self.wanted
+
+        async def heard(self):
+            return self.told
+
     return ray.remote(Pool).options(num_cpus=0).remote()
 
 

@@ -51,7 +51,7 @@ def done(cluster, module_place):
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(module_place)
-        return run_study(spec)
+        return run_study(spec, rehearsal=False)
 
 
 @pytest.fixture(scope="module")

@@ -37,13 +37,19 @@ search: {scheduler: asha, reduction: 3}
 """
 
 
-@pytest.fixture
-def pool(ray_session):
+@pytest.fixture(scope="module")
+def actor(ray_session):
     import ray
 
-    actor = ray.remote(FakePool).options(num_cpus=0).remote()
-    yield actor
-    ray.kill(actor)
+    return ray.remote(FakePool).options(num_cpus=0).remote()
+
+
+@pytest.fixture
+def pool(actor):
+    import ray
+
+    ray.get(actor.forget.remote())
+    return actor
 
 
 class Run:
@@ -99,7 +105,7 @@ def test_a_grid_runs_in_the_plan_s_order_one_at_a_time(pool, tmp_path):
 def test_what_has_ended_is_not_run_again_and_several_run_at_a_time(pool, tmp_path):
     first = Run(pool, tmp_path / "1", GRID, ends=2)
     assert 2 <= len(first.ended) < 4
-    rest = Run(pool, tmp_path / "2", GRID, past=first.journal, concurrency=3)
+    rest = Run(pool, tmp_path / "2", GRID, past=first.journal, concurrency=2)
     assert not first.ended.keys() & rest.ended.keys()
     assert len(first.ended) + len(rest.ended) == 4
     assert not Run(pool, tmp_path / "3", GRID, past=first.journal + rest.journal).journal
@@ -161,8 +167,8 @@ def test_tpe_through_tune_is_the_search_itself(pool, tmp_path):
 
 
 def test_tpe_with_several_trials_at_a_time_runs_each_point_once(pool, tmp_path):
-    run = Run(pool, tmp_path, TPE.replace("samples: 13", "samples: 5"), concurrency=2)
-    assert len(run.ended) == len(run.of(Suggested)) == len(set(run.of(Suggested))) == 5
+    run = Run(pool, tmp_path, TPE.replace("samples: 13", "samples: 3"), concurrency=2)
+    assert len(run.ended) == len(run.of(Suggested)) == len(set(run.of(Suggested))) == 3
 
 
 def falling(trial):
@@ -270,11 +276,10 @@ def test_a_trial_that_asha_stops_ends_at_once(ray_session, released):
     ]
 
 
-def test_a_pool_that_is_gone_leaves_the_end_to_the_next_sweep(ray_session):
+def test_a_pool_that_is_gone_leaves_the_end_to_the_next_sweep(actor):
+    """The last test here: it ends the pool of the others."""
     import ray
 
-    actor = ray.remote(FakePool).options(num_cpus=0).remote()
-    ray.get(actor.told.remote())
     ray.kill(actor)
     noted = Noted(stops=True)
     assert noted.deliver(EPOCH, actor), "the trial stops"

@@ -20,6 +20,15 @@ METRICS = {"accuracy": "eval_acc", "samples": "seen", "clock": "own_seconds"}
 @pytest.fixture(scope="module")
 def pool(ray_session, tmp_path_factory):
     folder = tmp_path_factory.mktemp("loops")
+    groups = LoopGroups(storage=str(folder / "checkpoints"), datasets={})
+    with group_pool(folder / "logs", loop=groups, trials_per_group=1) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def pool_with_data(ray_session, tmp_path_factory):
+    """Apart: a group that has a Ray data set starts in twice the seconds."""
+    folder = tmp_path_factory.mktemp("with-data")
     groups = LoopGroups(storage=str(folder / "checkpoints"), datasets={"train": "tests.support.loops:numbers"})
     with group_pool(folder / "logs", loop=groups, trials_per_group=1) as pool:
         yield pool
@@ -30,7 +39,7 @@ def config(loop, **arguments):
 
 
 @pytest.fixture(scope="module")
-def ends(pool, tmp_path_factory):
+def ends(pool, pool_with_data, tmp_path_factory):
     """How each of these loops ends, side by side: the first one hangs, and is ended by the limit of a trial at last."""
     kill = before(3, "kill", once=str(tmp_path_factory.mktemp("killed") / "once"))
     trials = {
@@ -39,16 +48,17 @@ def ends(pool, tmp_path_factory):
         "exits": pool.request(
             2, epochs=9, **config("counts", steps=True, sleep=0.3, breaks=[before(5, "exit", rank=1)])
         ),
-        "sums": pool.request(1, stop_at=4950.0, epochs=9, **config("sums_and_leaves_a_process")),
     }
+    sums = pool_with_data.request(1, stop_at=4950.0, epochs=9, **config("sums_and_leaves_a_process"))
     one_rank, killed = trials.pop("one rank"), trials.pop("killed")
     before_stop = pool.events(killed, until=lambda event: isinstance(event, EpochDone) and event.record.epoch == 4)
     stopped = ray.get(pool.actor.stop.remote(killed, 4), timeout=10)
     pool.release(killed)
+    summed = pool_with_data.end_of(sums)
     ends = {name: pool.end_of(trial) for name, trial in trials.items()}
     wait_until(lambda: ray.get(pool.actor.__ray_call__.remote(waits_at_a_report)))
     ray.get(pool.actor.__ray_call__.remote(no_time_left))
-    return {**ends, "one rank": pool.end_of(one_rank), "killed": (before_stop, stopped)}
+    return {**ends, "sums": summed, "one rank": pool.end_of(one_rank), "killed": (before_stop, stopped)}
 
 
 def waits_at_a_report(actor):

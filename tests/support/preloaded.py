@@ -8,6 +8,8 @@ after the fork: its gRPC does not survive one.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import os
 import runpy
@@ -110,6 +112,7 @@ def serve(listener: socket.socket) -> None:
     """Imports, then forks a worker for each connection; ends with the process that writes to its standard input."""
     for module in MODULES:
         __import__(module)
+    gc.freeze()  # no collection of a worker walks, and so copies, what it shares with this process
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps workers that have ended
     while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
         connection, _ = listener.accept()
@@ -145,7 +148,16 @@ def become_worker(connection: socket.socket) -> None:
     update_envs(RuntimeEnvContext.deserialize(known.serialized_runtime_env_context).env_vars)
     sys.argv = rest[next(number for number, each in enumerate(rest) if each.endswith("default_worker.py")) :]
     sys.path.insert(0, str(Path(sys.argv[0]).parent))
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    else:
+        code = 0
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # to take all these modules down takes a second
 
 
 if __name__ == "__main__":

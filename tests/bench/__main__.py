@@ -47,7 +47,7 @@ from tests.bench import (
     training,
     worlds,
 )
-from tests.support.tables import print_parts
+from tests.bench.tables import print_parts
 
 PARTS = {
     **engine.PARTS,

@@ -32,8 +32,8 @@ from scalestudy.experiments.analysis import recommend
 from scalestudy.experiments.analysis.answers.next_look import WITHIN
 from scalestudy.experiments.analysis.measures.parts import present
 from tests.bench.held_out import held_out_seed
+from tests.bench.tables import Part, Rows
 from tests.support.adaptive_worlds import EVALUATION, Searched, worker_seconds
-from tests.support.tables import Part, Rows
 from tests.support.worlds import World, place_of
 
 SHARES = {0.05: 0.06, 0.1: 0.12, 0.2: 0.24}

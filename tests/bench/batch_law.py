@@ -20,9 +20,9 @@ from scalestudy.experiments.analysis.laws.ratio import ratio_of_means
 from scalestudy.experiments.analysis.laws.steps_to_target import steps_to_target
 from scalestudy.experiments.analysis.measures.intervals import over_seeds
 from scalestudy.experiments.analysis.measures.trainings import Costs
+from tests.bench.tables import Part, Rows
 from tests.support.arrivals import arrived
 from tests.support.batch_studies import BatchTruth
-from tests.support.tables import Part, Rows
 
 DRAWS, FEW_DRAWS = 1000, 100
 FIGURES = ("s_min", "b_crit", "e_min", "exponent")

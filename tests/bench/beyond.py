@@ -20,8 +20,8 @@ from scipy.optimize import nnls
 from scalestudy.experiments.analysis.laws.step_seconds import step_seconds
 from scalestudy.experiments.analysis.laws.step_terms import Place, Vector
 from tests.bench.held_out import held_out_seed
+from tests.bench.tables import Part, Rows
 from tests.support.step_worlds import KINDS, StepWorld
-from tests.support.tables import Part, Rows
 
 WORKERS, BATCHES = (1, 2, 4, 8, 16, 32, 64), (256, 1024, 4096)
 REPEATS, NOISE = 3, 0.03

@@ -34,12 +34,12 @@ from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.groups import actor
 from tests.bench.failing_nodes import FailingNodes
 from tests.bench.faults import FAULTS, NODE_FAULTS, Fault, Strike, Target, plan_strikes, stop_driver
+from tests.bench.tables import table
 from tests.support.chaos_outcome import Outcome, differences, model_differences, outcome_of, tracking_differences
 from tests.support.faulty_proxy import Gateway, faulty_proxy
 from tests.support.lease_schedules import broken
 from tests.support.processes import named, title_of
 from tests.support.studies import command, environment, scalestudy, write_spec
-from tests.support.tables import table
 from tests.support.tracking_server import TrackingServer
 
 STUDY_SECONDS = 1800.0
@@ -88,7 +88,7 @@ class Place:
             nodes = FailingNodes(raylets, SLOTS) if raylets else None
             if nodes:
                 stack.callback(nodes.close)
-            model = {"model": "tests.support.chaos_models:Paced", "data": "digits"}
+            model = {"model": "tests.bench.chaos_models:Paced", "data": "digits"}
             arguments = {"model_args": {"seconds": seconds, "orders": str(path / "orders")}}
             tracking = {"uri": uri, "offline": "spool"}
             sections = {"workload": model | arguments, "tracking": tracking, **sections}

@@ -26,8 +26,8 @@ from scalestudy.experiments.analysis.answers.target_times import Compared, Optio
 from scalestudy.experiments.analysis.measures.cells import gather
 from scalestudy.experiments.analysis.measures.metric import ACCURACY
 from tests.bench.held_out import held_out_seed
+from tests.bench.tables import Part, Rows
 from tests.bench.worlds import MISSING, NOISES, SEEDS
-from tests.support.tables import Part, Rows
 from tests.support.worlds import TARGET, Place, World, place_of
 
 DRAWS, FEW_DRAWS = 22, 1

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tests.bench.peer_kills import Kills, kill_workers
 from tests.bench.peer_ways import LOOPS, SCALESTUDY, WAYS, Sweep, Trained, Way, run
-from tests.support.tables import Part, Rows, print_parts
+from tests.bench.tables import Part, Rows, print_parts
 
 TRIALS, KILLS, TURNS = 24, 3, 3
 OUR_LEAST = 4

@@ -45,7 +45,7 @@ from scalestudy.orchestration.study.folders import read_spec, spec_of
 from scalestudy.orchestration.tracking.entries import StudyJournal
 from scalestudy.orchestration.tracking.recorder import History
 from tests.bench.engine import local_ray
-from tests.support.tables import Part, Rows
+from tests.bench.tables import Part, Rows
 
 FOLDER = "SCALESTUDY_BENCH"
 """The variable of the environment that names the folder for the studies, in place of `runs`."""

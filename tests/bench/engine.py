@@ -26,14 +26,14 @@ from scalestudy.orchestration.cluster.nodes import Node
 from scalestudy.orchestration.study.concurrency import Room
 from scalestudy.orchestration.study.study import StudyResult
 from scalestudy.orchestration.sweep.sweep import HEAD_SHARE
+from tests.bench.bench_models import NOTHING
 from tests.bench.schedules import Costs, Work, lower_bound, simulate
-from tests.support.bench_models import NOTHING
+from tests.bench.tables import Part, Rows
 from tests.support.groups import group_pool
 from tests.support.studies import write_spec
-from tests.support.tables import Part, Rows
 
 SIZES = (1, 2)
-MODELS = "tests.support.bench_models"
+MODELS = "tests.bench.bench_models"
 
 
 @contextmanager

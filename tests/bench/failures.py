@@ -17,9 +17,9 @@ from scalestudy.orchestration.tracking.server import resolve_address
 from scalestudy.orchestration.tracking.writer import Cursor, TrackingWriter
 from scalestudy.training.records import EpochRecord, epoch_metrics
 from tests.bench.engine import MODELS, local_ray
+from tests.bench.tables import Part, Rows
 from tests.support.groups import Pool, group_pool, wait_until
 from tests.support.synthetic_studies import study_of
-from tests.support.tables import Part, Rows
 
 RECOVERY_EPOCHS, RECOVERY_STEPS, STEP_SECONDS = 6, 20, 0.1
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from scalestudy.experiments.study.folder import StudyFolder
+from tests.bench.chaos_models import ORDER
 from tests.bench.failing_nodes import FailingNodes
-from tests.support.chaos_models import ORDER
 from tests.support.faulty_proxy import Gateway
 from tests.support.processes import named
 from tests.support.tracking_server import TrackingServer

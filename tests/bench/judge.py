@@ -17,8 +17,8 @@ from pathlib import Path
 from scalestudy.experiments.judging.facts import Suspicion
 from tests.bench.held_out import held_out_seed
 from tests.bench.judging import share
+from tests.bench.tables import Part, Rows
 from tests.support.suspicious_worlds import THRESHOLDS, suspected
-from tests.support.tables import Part, Rows
 
 FAIR_DRAWS, DRAWS, FEW_DRAWS = 1000, 200, 2
 NOISES, NOISE = (0.05, 0.2), (0.1, 0.1)

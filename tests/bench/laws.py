@@ -15,8 +15,8 @@ import numpy as np
 from scalestudy.experiments.analysis.laws.estimate import Estimate
 from scalestudy.experiments.analysis.laws.step_figures import StepFigures
 from scalestudy.experiments.analysis.laws.step_seconds import StepSeconds, step_seconds
+from tests.bench.tables import Part
 from tests.support.known_laws import SHARES, WORKERS, Constants, any_law, figures, identified_law, timings
-from tests.support.tables import Part
 
 DRAWS, FEW_DRAWS = 1_000, 100
 HEADER = ["figure", "draws", "median error", "error of 9 in 10", "truth within the 90 % interval"]

@@ -25,7 +25,7 @@ import numpy as np
 from scalestudy.experiments.analysis.answers.next_look import WITHIN
 from tests.bench.held_out import held_out_seed
 from tests.bench.next_worlds import RULES, Begun, Promise, promises
-from tests.support.tables import Part, Rows
+from tests.bench.tables import Part, Rows
 
 NOISES = (0.05, 0.1, 0.2)
 STRATA = list(itertools.product(NOISES, (False, True)))

@@ -28,8 +28,8 @@ from scalestudy.experiments.analysis.laws import shrinkage
 from scalestudy.experiments.analysis.laws.steps_to_target import steps_to_target
 from scalestudy.experiments.report.analysed import AnalysedStudy
 from scalestudy.experiments.study.folder import StudyFolder
+from tests.bench.tables import Part, Rows
 from tests.support.arrivals import arrived
-from tests.support.tables import Part, Rows
 
 Sizes = Mapping[int, Sequence[float]]
 """Epochs or examples to the target of each seed, by batch size."""

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from scalestudy.experiments.plan.plan import make_plan
 from scalestudy.experiments.study.folder import StudyFolder
+from tests.bench.tables import Part, Rows
 from tests.support.studies import command, environment
 from tests.support.synthetic_studies import spec_of
-from tests.support.tables import Part, Rows
 from tests.support.trials import Law, make_trials
 
 EPOCHS = 10

@@ -16,8 +16,8 @@ from typing import Any
 from scalestudy.training.config import TrainConfig
 from scalestudy.training.distributed import Worker
 from scalestudy.training.registry import GRADIENT_SYNCS
+from tests.bench.tables import Part, Rows
 from tests.support.gloo import GlooPool, gloo_pool
-from tests.support.tables import Part, Rows
 
 HEADER = ["model", "workers", "strategy", "ms a step", "speed-up", "exposed sync, ms a step", "MB sent a step"]
 WORLD_SIZES = (2, 4)

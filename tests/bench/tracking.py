@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from scalestudy.experiments.study.folder import StudyFolder
+from tests.bench.tables import Part, Rows
 from tests.support.mlflow_stack import MlflowStack, mlflow_stack
 from tests.support.studies import scalestudy, write_spec
-from tests.support.tables import Part, Rows
 
 RUNS, EPOCHS = 5, 20
 HEADER = ["store", "studies", "trials × epochs", "study's wall, s", "ratio", "command, s", "ratio"]

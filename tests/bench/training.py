@@ -38,8 +38,8 @@ from scalestudy.training.loop.noise_scale import NoiseScale
 from scalestudy.training.loop.train import train
 from scalestudy.training.models import LeNet
 from scalestudy.training.seeding import epoch_order, seed_parameters
+from tests.bench.tables import Part, Rows, print_parts
 from tests.support.gloo import gloo_pool
-from tests.support.tables import Part, Rows, print_parts
 
 CPU = torch.device("cpu")
 REPEATS = 3

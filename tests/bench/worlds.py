@@ -23,8 +23,8 @@ import numpy as np
 
 from tests.bench.held_out import held_out_seed
 from tests.bench.judging import Verdict, judged, middle, share
+from tests.bench.tables import Part, Rows
 from tests.bench.verdict_worlds import CAUSES, verdicts_drawn
-from tests.support.tables import Part, Rows
 from tests.support.worlds import World
 
 NOISES, SEEDS, MISSING = (0.05, 0.1, 0.2), (1, 3, 5), (0.0, 0.8)

@@ -8,9 +8,9 @@ import re
 import pytest
 
 from scalestudy.experiments.study.journal import Journal
+from tests.long.programs import told_by
 from tests.support.draining_raylet import EPOCHS
 from tests.support.drivers import SLOW, Driver, assert_recorded_once
-from tests.support.programs import told_by
 from tests.support.ray_heads import drain, head
 from tests.support.studies import scalestudy, write_spec
 

@@ -16,9 +16,9 @@ import pytest
 
 from scalestudy.experiments.spec.reaching import arrival
 from scalestudy.orchestration.base.errors import ExitCode
+from tests.long.trainings_of_others import KEPT
 from tests.support.studies import ran, scalestudy, tree
 from tests.support.tracking_server import TrackingServer
-from tests.support.trainings_of_others import KEPT
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.chaos]  # minutes of Ray and of MLflow
 Cell = tuple[int, int, float]
@@ -55,7 +55,7 @@ def make(tmp_path_factory):
 
     def made(name: str, *arguments: str, **variables: str) -> Made:
         folder = tmp_path_factory.mktemp(name)
-        words = [sys.executable, "-m", "tests.support.trainings_of_others", name, folder, *arguments]
+        words = [sys.executable, "-m", "tests.long.trainings_of_others", name, folder, *arguments]
         done = ran(words, seconds=600, **variables)
         assert done.returncode == 0, done.stderr[-5000:]
         return Made(folder)

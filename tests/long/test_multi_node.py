@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.programs import told_by
+from tests.long.programs import told_by
 from tests.support.three_raylets import EPOCHS
 
 

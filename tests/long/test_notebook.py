@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.support.notebooks import WRITE_FILE, code_cells
+from tests.long.notebooks import WRITE_FILE, code_cells
 from tests.support.studies import REPOSITORY, ran
 
 NOTEBOOK = REPOSITORY / "docs" / "examples" / "notebook.ipynb"
@@ -18,7 +18,7 @@ def test_the_notebook_runs_and_shows_what_its_cells_promise(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     done = ran(
-        [sys.executable, "-m", "tests.support.notebooks", str(NOTEBOOK)],
+        [sys.executable, "-m", "tests.long.notebooks", str(NOTEBOOK)],
         cwd=folder,
         seconds=300,
         HOME=str(home),

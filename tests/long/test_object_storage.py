@@ -13,12 +13,12 @@ from scalestudy.experiments.study.journal import Journal
 from scalestudy.orchestration.base.errors import UnreachableError
 from scalestudy.orchestration.cluster import connection as clusters
 from scalestudy.orchestration.storage import mirror
+from tests.long.gate import Gate
+from tests.long.programs import told_by
 from tests.support.chaos_outcome import outcome_of
 from tests.support.drivers import SLOW, Driver, assert_recorded_once, outcome
-from tests.support.gate import Gate
 from tests.support.in_process import scalestudy as in_process
 from tests.support.object_store import KEYS, ObjectStore
-from tests.support.programs import told_by
 from tests.support.studies import scalestudy, write_spec
 
 SWEEP = {"num_gpus": [1], "batch_size": [256], "learning_rate": [0.1, 0.2]}

@@ -23,13 +23,13 @@ from scalestudy.orchestration.tracking.mlflow_store import MlflowStore, TrackedS
 from scalestudy.orchestration.tracking.run_content import answer_of
 from scalestudy.orchestration.tracking.runs_view import CELL, cell_text, view_tag
 from scalestudy.orchestration.tracking.server import resolve_address
-from tests.support.browser import chromium, look
 from tests.support.groups import wait_until
 from tests.support.in_process import scalestudy
 from tests.support.ports import free_port
 from tests.support.recordings import entries_of, whole
 from tests.support.studies import ANSWERED, command, environment, write_spec
 from tests.support.synthetic_studies import TINY, folder_of
+from tests.system.browser import chromium, look
 
 
 @pytest.fixture(scope="module")

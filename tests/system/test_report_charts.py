@@ -19,8 +19,8 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from scalestudy.experiments.report.page import render_page, summary_figures
-from tests.support.browser import chromium, look
 from tests.support.rich_study import TEXT, rich_data, rich_summary
+from tests.system.browser import chromium, look
 
 CHARTS = ("speedup", "predictions", "efficiency", "steps_to_target")
 NAMES = (*CHARTS, "phases")

@@ -27,9 +27,9 @@ from scalestudy.experiments.report.analysed import AnalysedStudy
 from scalestudy.experiments.report.live_page import TrialNow, live_page
 from scalestudy.experiments.report.pictures import write_pictures
 from scalestudy.experiments.study.folder import StudyFolder
-from tests.support.browser import SCREENSHOTS, chromium, look
 from tests.support.synthetic_studies import folder_of
 from tests.support.trials import Law
+from tests.system.browser import SCREENSHOTS, chromium, look
 
 TEXT = """
 name: fashion

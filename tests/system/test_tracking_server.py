@@ -14,13 +14,13 @@ from mlflow import MlflowClient
 from scalestudy.experiments.study.folder import StudyFolder
 from scalestudy.orchestration.base.errors import RefusedError, UnreachableError
 from scalestudy.orchestration.tracking.server import check_reachable, resolve_address
-from tests.support.browser import chromium, look
 from tests.support.drivers import Driver, assert_recorded_once, joining
 from tests.support.groups import wait_until
 from tests.support.in_process import scalestudy as in_process
 from tests.support.mlflow_stack import PASSWORD, SECRETS, USER, mlflow_stack
 from tests.support.object_store import BUCKET
 from tests.support.studies import complaint, left_behind, scalestudy, write_spec
+from tests.system.browser import chromium, look
 
 EPOCHS = 10
 SWEEP = {"num_gpus": [1], "batch_size": [256], "learning_rate": [0.1, 0.2]}

@@ -43,7 +43,7 @@ sys.meta_path[:] = [Finder if each is PathFinder else each for each in sys.meta_
 
 
 def fake(name: str, limit_seconds: float = 60.0) -> Part:
-    return Part(function=f"tests.support.gpu_parts:{name}", title=name, limit_seconds=limit_seconds)
+    return Part(function=f"tests.unit.gpu.gpu_parts:{name}", title=name, limit_seconds=limit_seconds)
 
 
 def run_fakes(folder: Path, *parts: Part, total_seconds: float = 100.0) -> dict[str, PartResult]:
@@ -95,7 +95,7 @@ def test_the_look_at_the_machine_is_part_of_the_suites_time(tmp_path: Path, monk
 
 def test_a_result_of_an_earlier_run_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
     run_fakes(tmp_path, fake("passes"))
-    again = Part(function="tests.support.gpu_parts:dies", title="passes", limit_seconds=60.0)
+    again = Part(function="tests.unit.gpu.gpu_parts:dies", title="passes", limit_seconds=60.0)
     assert run_fakes(tmp_path, again)["passes"].status == "failed"
 
 

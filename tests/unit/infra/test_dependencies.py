@@ -7,8 +7,8 @@ from itertools import chain
 
 from packaging.requirements import Requirement
 
-from tests.support.manifests import pinned
 from tests.support.studies import REPOSITORY
+from tests.unit.infra.manifests import pinned
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
 FOLDERS = ("orchestration", "training", "experiments")

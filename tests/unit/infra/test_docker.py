@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.support.manifests import INFRA
 from tests.support.studies import REPOSITORY
+from tests.unit.infra.manifests import INFRA
 
 FILE = INFRA / "docker" / "Dockerfile"
 

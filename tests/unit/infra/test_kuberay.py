@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.support.manifests import KUBERAY, cluster_spec, kuberay, pods
+from tests.unit.infra.manifests import KUBERAY, cluster_spec, kuberay, pods
 
 UNITS = {"": 1.0, "m": 1e-3, "Mi": 2.0**20, "Gi": 2.0**30}
 

@@ -10,8 +10,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.support.manifests import pinned
 from tests.support.project_files import REPOSITORY
+from tests.unit.infra.manifests import pinned
 
 HERE = REPOSITORY / "infra" / "mlflow"
 COMPOSE = (HERE / "compose.yaml").read_text("utf-8")

@@ -7,7 +7,7 @@ import pytest
 from ray.autoscaler._private.docker import docker_start_cmds
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from tests.support.manifests import read
+from tests.unit.infra.manifests import read
 
 GPU_TYPES = ("gpu", "gpu_spot")
 

@@ -8,8 +8,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from tests.support.manifests import INFRA, KUBERAY, cluster_spec, kuberay, pinned, pods, read
 from tests.support.studies import REPOSITORY
+from tests.unit.infra.manifests import INFRA, KUBERAY, cluster_spec, kuberay, pinned, pods, read
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
 DOCKERFILE = (INFRA / "docker" / "Dockerfile").read_text("utf-8")

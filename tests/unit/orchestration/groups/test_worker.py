@@ -426,7 +426,7 @@ def test_what_ray_raises_to_end_a_worker_is_no_report(tmp_path):
     assert [type(post) for post in posts] == [Started]
 
 
-WARM = "tests.support.keeping"
+WARM = "tests.unit.orchestration.groups.keeping"
 
 
 def losses(tmp_path, process, **config):
@@ -461,7 +461,7 @@ def test_what_loading_the_data_has_set_holds_in_each_trial_though_they_are_kept(
 
 
 def test_a_default_dtype_set_at_module_level_holds_in_every_trial(tmp_path):
-    settings, module = Settings(ALL), "tests.support.in_float64"
+    settings, module = Settings(ALL), "tests.unit.orchestration.groups.in_float64"
     process = ProcessState([module])
     try:
         found = [losses(tmp_path, process, model=f"{module}:Net") for _ in range(3)]

@@ -330,7 +330,7 @@ def _most_of_memory(num_classes, in_channels):
 @pytest.mark.slow
 def test_a_training_that_an_earlier_one_changes_asks_for_fresh_workers():
     """Only where fresh ones help: a model that looks at the clock is never the same."""
-    ended = run_child(("-m", "tests.support.used_processes"), None, 60)
+    ended = run_child(("-m", "tests.unit.orchestration.study.used_processes"), None, 60)
     (found,) = map(json.loads, ended.answers)
     left = "tests.support.training.strangers:Backbone trains in another way after another training in its process"
     warm = ("nowhere", "by the clock", "as a child")

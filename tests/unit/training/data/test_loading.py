@@ -33,7 +33,6 @@ from scalestudy.training.registry import DATASETS
 from scalestudy.training.section import choices_of
 from scalestudy.training.seeding import augmentation_key, epoch_order
 from tests.support.gloo import GlooPool
-from tests.support.training.datasets import Images
 from tests.support.training.helpers import (
     ALONE,
     make_config,
@@ -42,6 +41,7 @@ from tests.support.training.helpers import (
     smallest_movement,
     train,
 )
+from tests.unit.training.data.datasets import Images
 
 CPU = torch.device("cpu")
 HERE = "tests.unit.training.data.test_loading"

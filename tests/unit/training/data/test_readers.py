@@ -25,7 +25,8 @@ from scalestudy.training.data.readers import MOST_LOADER_PROCESSES, DatasetReade
 from scalestudy.training.distributed import Worker
 from scalestudy.training.own_code import own_place
 from tests.support.gloo import GlooPool
-from tests.support.training.datasets import (
+from tests.support.training.helpers import ALONE
+from tests.unit.training.data.datasets import (
     FailingAt,
     Images,
     Noisy,
@@ -36,7 +37,6 @@ from tests.support.training.datasets import (
     WithArrays,
     WithLambda,
 )
-from tests.support.training.helpers import ALONE
 
 ORDER = torch.randperm(20, generator=torch.Generator().manual_seed(0))
 BOUNDS = [(0, 6), (6, 6), (6, 13), (13, 20)]
@@ -148,7 +148,7 @@ def test_arrays_are_sent_as_they_are() -> None:
 KILLED = """
 import multiprocessing, os, signal, sys
 import torch
-from tests.support.training.datasets import Images
+from tests.unit.training.data.datasets import Images
 from scalestudy.training.data import readers
 from scalestudy.training.data.readers import DatasetReader
 from scalestudy.training.distributed import Worker

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from scalestudy.training.data import DataError, Splits
-from tests.support.training.datasets import Images, Returning
+from tests.unit.training.data.datasets import Images, Returning
 
 IMAGES, LABELS = torch.zeros(4, 1, 2, 2), torch.tensor([0, 1, 2, 0])
 

@@ -16,7 +16,7 @@ from scalestudy.training.gradient_sync import SyncOptions
 from scalestudy.training.losses import cross_entropy
 from tests.support.gloo import GlooPool
 from tests.support.training.helpers import ALONE, largest_difference, same_bits
-from tests.support.training.sync_steps import (
+from tests.unit.training.gradient_sync.sync_steps import (
     ELEMENTS,
     TOLERANCE,
     Run,

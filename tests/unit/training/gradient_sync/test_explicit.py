@@ -12,7 +12,7 @@ from scalestudy.training.distributed import Worker
 from scalestudy.training.task import ShardLoss
 from tests.support.gloo import GlooPool
 from tests.support.training.helpers import examples_task
-from tests.support.training.sync_steps import CLASSES, ELEMENTS, INPUTS, Run, Steps, shard_of
+from tests.unit.training.gradient_sync.sync_steps import CLASSES, ELEMENTS, INPUTS, Run, Steps, shard_of
 
 
 def transfers(worker: Worker, strategy: str) -> list[tuple[str, int]]:

@@ -33,7 +33,16 @@ from tests.support.training.helpers import (
     smallest_movement,
     state_of,
 )
-from tests.support.training.sync_steps import ELEMENTS, EXACT, LOSSY, TOLERANCE, Run, Steps, run_steps, shard_of
+from tests.unit.training.gradient_sync.sync_steps import (
+    ELEMENTS,
+    EXACT,
+    LOSSY,
+    TOLERANCE,
+    Run,
+    Steps,
+    run_steps,
+    shard_of,
+)
 
 HERE = "tests.unit.training.gradient_sync.test_gradient_sync"
 STRATEGIES = ["ddp", "naive", "flat", "ring"]

@@ -16,7 +16,7 @@ from scalestudy.training.losses import cross_entropy
 from scalestudy.training.seeding import seed_parameters
 from tests.support.gloo import GlooPool
 from tests.support.training.helpers import ALONE, largest_difference, same_bits, state_of
-from tests.support.training.sync_steps import (
+from tests.unit.training.gradient_sync.sync_steps import (
     TOLERANCE,
     Run,
     Steps,

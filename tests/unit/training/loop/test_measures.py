@@ -30,8 +30,8 @@ from scalestudy.training.loop.measures import (
 from scalestudy.training.loop.train import train
 from scalestudy.training.loop.trial import start_trial
 from tests.support.gloo import GlooPool
-from tests.support.training.clock import Clock
 from tests.support.training.helpers import ALONE, make_config
+from tests.unit.training.loop.clock import Clock
 
 CPU = torch.device("cpu")
 

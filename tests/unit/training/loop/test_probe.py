@@ -13,8 +13,8 @@ from scalestudy.training.distributed import Worker
 from scalestudy.training.loop.probe import known_order
 from scalestudy.training.loop.train import train
 from tests.support.gloo import GlooPool
-from tests.support.training.clock import Clock
 from tests.support.training.helpers import largest_difference, make_config, run_training
+from tests.unit.training.loop.clock import Clock
 
 HERE = "tests.unit.training.loop.test_probe"
 CLOCK = Clock()  # of this process: a rank has its own

@@ -28,7 +28,6 @@ from scalestudy.training.records import EpochRecord
 from scalestudy.training.registry import GRADIENT_SYNCS
 from scalestudy.training.seeding import epoch_order
 from tests.support.gloo import GlooPool, gloo_pool
-from tests.support.training.clock import Clock
 from tests.support.training.helpers import (
     ALONE,
     EachStep,
@@ -39,6 +38,7 @@ from tests.support.training.helpers import (
     same_bits,
     state_of,
 )
+from tests.unit.training.loop.clock import Clock
 
 HERE = "tests.unit.training.loop.test_train"
 WORKLOADS = "tests.support.training.workloads"

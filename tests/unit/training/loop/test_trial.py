@@ -18,9 +18,9 @@ from scalestudy.training.loop.trial import Trial, make_optimizer, start_trial
 from scalestudy.training.records import EpochRecord
 from tests.support.epochs import epoch_of
 from tests.support.gloo import GlooPool
-from tests.support.training.clock import Clock
 from tests.support.training.helpers import ALONE, EachStep, largest_difference, make_config, run_training
 from tests.support.training.tasks import stream_config
+from tests.unit.training.loop.clock import Clock
 
 HERE = "tests.unit.training.loop.test_trial"
 WORKLOADS = "tests.support.training.workloads"

@@ -1,4 +1,4 @@
-"""Models whose training takes a time that is known, or none; the benches name them `tests.support.bench_models:…`."""
+"""Models whose training takes a time that is known, or none; the benches name them `tests.bench.bench_models:…`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m tests.support.used_processes`: why a worker may train no second trial, for each way to keep a layer.
+"""Prints why a worker may train no second trial, for each way to keep a layer: a program of `test_rehearsal`.
 
 A process that runs no training, as the rehearsal's, so that its forks are fresh.
 """

@@ -1,4 +1,4 @@
-"""A user's module that sets PyTorch's default dtype as it is imported; only `tests.support.in_float64:…` names it."""
+"""A user's module that sets PyTorch's default dtype as it is imported; trials name it by `…in_float64:…` alone."""
 
 import torch
 from torch import nn

@@ -1,7 +1,7 @@
 """Trainings of digits by code that knows nothing of scalestudy, recorded as its authors would.
 
 Each training keeps its own figures too, as a line of JSON in a file that is in none of the sources: what the source
-should give back. `python -m tests.support.trainings_of_others NAME FOLDER` makes the source of that name.
+should give back. `python -m tests.long.trainings_of_others NAME FOLDER` makes the source of that name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""User code that leaves something in its process; trials name it `tests.support.keeping:…`."""
+"""User code that leaves something in its process; trials name it `tests.unit.orchestration.groups.keeping:…`."""
 
 import functools
 import os

@@ -12,9 +12,10 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mkdocs.structure.files import File, Files, InclusionLevel
+if TYPE_CHECKING:
+    from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "infra/**/*.md", "skills/**/*.md")
@@ -34,6 +35,8 @@ ELSEWHERE = re.compile(r"[a-z][a-z+.-]*:")
 
 def on_files(files: Files, config: Any) -> Files:
     """Adds the pages from outside docs/, and a page for each other file that is linked to."""
+    from mkdocs.structure.files import File, InclusionLevel
+
     for page in sorted(found for pattern in OUTSIDE for found in ROOT.glob(pattern)):
         path = page.relative_to(ROOT).as_posix()
         files.append(File.generated(config, FIRST[1] if path == FIRST[0] else path, abs_src_path=str(page)))

@@ -4,8 +4,9 @@
 #   make install       makes .venv with what studies need, and nothing else; the targets below add the developers' tools
 #   make quick         a first look at a change, a minute at most: rules of batches, two gloo ranks, a plan, a page
 #   make check         before a commit: linter, format, types and the unit tests, some minutes
-#   make test          the unit tests on all cores, then those that share one Ray, without those that are marked slow
-#   make test-long     tests with clusters of their own, signals and faults, and those marked slow; half an hour and more
+#   make test          the unit tests on all cores, then those that share one Ray, without those that are marked slow: five
+#                      minutes on two cores, twelve on slow ones
+#   make test-long     tests with clusters of their own, signals and faults, and those marked slow; some quarter of an hour
 #   make test-system   the tests that need Debian's Chromium and PostgreSQL, root, or a package index
 #                      (.ci/run installs what they need, and runs lint, test, test-long and test-system)
 #   make dist          the wheel and the sdist, in dist/
@@ -50,7 +51,7 @@ HAS_tools := installed tests tools
 install: $(VENV)/installed
 
 demo:
-	@test -e $(VENV)/installed || echo "Installing into $(VENV): PyTorch, Ray, MLflow and what they need, 1.5 GB; then 16 trainings. Some four minutes in all."
+	@test -e $(VENV)/installed || echo "Installing into $(VENV): PyTorch, Ray, MLflow and what they need, 1.5 GB; then 16 trainings. Two to five minutes in all."
 	@$(MAKE) --no-print-directory install
 	$(BIN)/scalestudy run digits-quick --address local
 	@echo "To go on: . $(BIN)/activate; scalestudy open latest shows the report, scalestudy new my-study begins your own."

@@ -1,7 +1,7 @@
 # Everything runs from a virtual environment in .venv, made and filled on first use.
 #
 #   make demo          the embedded study: 16 trainings on this machine, then the report
-#   make install       makes .venv with what studies need, and nothing else; the targets below add the developers' tools
+#   make install       makes .venv with what studies need, and nothing else; the targets below add what they need
 #   make quick         a first look at a change, a minute at most: rules of batches, two gloo ranks, a plan, a page
 #   make check         before a commit: linter, format, types and the unit tests, some minutes
 #   make test          the unit tests on all cores, then those that share one Ray, without those that are marked slow: five
@@ -46,12 +46,13 @@ HAS_installed := installed
 HAS_tests := installed tests
 HAS_tools := installed tests tools
 
+.NOTPARALLEL:  # two calls of pip at once would spoil an environment
 .PHONY: install demo quick check test test-unit test-ray test-long test-system lint dist docs bench bench-peers chaos gpu clean
 
 install: $(VENV)/installed
 
 demo:
-	@test -e $(VENV)/installed || echo "Installing into $(VENV): PyTorch, Ray, MLflow and what they need, 1.5 GB; then 16 trainings. Two to five minutes in all."
+	@test -e $(VENV)/installed || echo "Installing into $(VENV): PyTorch, Ray, MLflow and what they need, 1.5 GB; then 16 trainings. Some two minutes on a fast machine, five on a slow one."
 	@$(MAKE) --no-print-directory install
 	$(BIN)/scalestudy run digits-quick --address local
 	@echo "To go on: . $(BIN)/activate; scalestudy open latest shows the report, scalestudy new my-study begins your own."

@@ -26,11 +26,11 @@ def git(folder: Path, *arguments: str, patch: str | None = None) -> subprocess.C
     return subprocess.run(["git", *arguments], cwd=folder, input=patch, capture_output=True, text=True, check=False)
 
 
-def going_back(suite: Path, commits: int, until: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield commit, patch of the product, and all files of each commit whose patch goes back."""
+def going_back(suites: Sequence[Path], commits: int, until: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield commit, patch of the product, and all files of each commit whose patch goes back in all suites."""
     for commit in git(REPOSITORY, "log", f"-{commits}", "--no-merges", "--format=%H", until).stdout.split():
         patch = git(REPOSITORY, "show", "--format=", commit, "--", *PACKAGES).stdout
-        if patch and git(suite, "apply", "-R", "--check", "-", patch=patch).returncode == 0:
+        if patch and not any(git(suite, "apply", "-R", "--check", "-", patch=patch).returncode for suite in suites):
             yield commit, patch, git(REPOSITORY, "show", "--format=", "--name-only", commit).stdout.split()
 
 
@@ -52,15 +52,18 @@ def main() -> None:
     given = parser.parse_args()
     suites = [suite.resolve() for suite in given.suites]
     found = []
-    for commit, patch, files in going_back(suites[-1], given.commits, given.until):
+    for commit, patch, files in going_back(suites, given.commits, given.until):
         told = []
         for suite in suites:
             tests = tests_of(suite, files)
-            git(suite, "apply", "-R", "-", patch=patch)
+            if not tests or run_tests(suite, tests, SECONDS, "not chaos") != "passed":
+                told.append("no tests" if not tests else "fails anyway")
+                continue
+            git(suite, "apply", "-R", "-", patch=patch).check_returncode()
             try:
-                told.append(run_tests(suite, tests, SECONDS, "not chaos") if tests else "no tests")
+                told.append(run_tests(suite, tests, SECONDS, "not chaos"))
             finally:
-                git(suite, "apply", "-", patch=patch)
+                git(suite, "apply", "-", patch=patch).check_returncode()
         subject = git(REPOSITORY, "show", "-s", "--format=%s", commit).stdout.strip()
         found.append({"commit": commit, "subject": subject, "outcomes": told})
         print(*told, commit[:8], subject, sep="\t", flush=True)

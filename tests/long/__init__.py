@@ -1,1 +1,1 @@
-"""Tests with clusters, processes and signals of their own; they take half an hour."""
+"""Tests with clusters, processes and signals of their own; they take some ten minutes."""

@@ -79,6 +79,12 @@ class Costs:
                 del self._unseen[name]
                 self._count(found, method, name)
 
+    def too_many(self, config: pytest.Config) -> list[str]:
+        """Return a line for each count above the bound of the run's part, if it has one and no more processes."""
+        bounds, part = read_bounds(), config.getoption("bounds")
+        held = part and len(config.getoption("tx", ())) <= bounds["processes"]
+        return above(self.counts, bounds[part]) if held else []
+
     # hooks
 
     @pytest.hookimpl(tryfirst=True)
@@ -96,7 +102,7 @@ class Costs:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(session.config, "workeroutput"):
             session.config.workeroutput["costs"] = dict(self.counts)
-        elif (part := session.config.getoption("bounds")) and above(self.counts, read_bounds()[part]):
+        elif self.too_many(session.config):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
@@ -105,7 +111,7 @@ class Costs:
             return
         bounds, say = read_bounds(), terminalreporter.write_line
         say("counted: " + ", ".join(f"{count} {name}" for name, count in sorted(self.counts.items())))
-        for line in above(self.counts, bounds[part]):
+        for line in self.too_many(config):
             say(f"above the bound: {line}", red=True)
         for test, seconds in self.seconds.most_common():
             if seconds > LONG_SECONDS and test.partition("[")[0] not in bounds["long"]["tests"]:

@@ -30,7 +30,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 QUICK := $(addprefix tests/unit/,training/test_batches.py training/gradient_sync/test_explicit.py experiments/spec/test_checks.py \
 	experiments/plan/test_plan.py experiments/analysis/measures/test_cells.py orchestration/groups/test_placement.py experiments/report/test_page.py)
-UNIT := tests/unit tests/test_architecture.py tests/test_house.py tests/test_release.py tests/test_security.py
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest  # small matrices: threads would only wait for each other
 PROCESSES := $(shell echo $$(( $$(nproc) + 1 )))  # one more than cores: some tests wait
 # what is imported is compiled then: half of an installation's time would go into modules that nobody imports
@@ -65,7 +64,7 @@ check: lint test-unit
 test: test-unit test-ray
 
 test-unit: $(VENV)/tests
-	$(PYTEST) -m "not slow and not chaos" --bounds unit --numprocesses $(PROCESSES) --dist loadfile $(UNIT)
+	$(PYTEST) -m "not slow and not chaos" --bounds unit --numprocesses $(PROCESSES) --dist loadfile  # testpaths in pyproject.toml
 
 test-ray: $(VENV)/tests
 	$(PYTEST) -m "not slow and not chaos" --bounds ray tests/ray

@@ -33,7 +33,6 @@ from typing import Any
 from tests.support.project_files import REPOSITORY, project_files
 
 PACKAGES = ("orchestration", "training", "experiments")
-UNIT = ("tests/unit", "tests/test_architecture.py", "tests/test_release.py", "tests/test_security.py")
 COUNT, MOST_IN_WORKERS = 100, 25
 SECONDS, RAY_SECONDS = 60.0, 300.0
 NO_TESTS = 5  # pytest's status
@@ -251,7 +250,7 @@ def lines(suite: Path) -> dict[str, Any]:
             "sys.exit(pytest.main(sys.argv[2:], plugins=[Contexts(Path(sys.argv[1]))]))"
         )
         (folder / "run.py").write_text(code)
-        tests = [*UNIT, "-q", "-p", "no:cacheprovider", "-m", "not slow and not chaos"]
+        tests = ["-q", "-p", "no:cacheprovider", "-m", "not slow and not chaos"]  # the suite's own testpaths
         command = [
             "-m",
             "coverage",
